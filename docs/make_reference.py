@@ -132,7 +132,7 @@ from __future__ import annotations
 '''
 _IMPORTS = """\
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ step commits the data set. The work on records is done in other rooms: `sources`
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -33,6 +34,11 @@ from recordmill.checks.constraints import read_expectations
 from recordmill.options.calls import is_local, with_keywords
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
+from recordmill.pipelines.parsed_files import (
+    has_parsed_files,
+    release_parsed_files,
+    take_over_parsed_files,
+)
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
@@ -43,7 +49,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.manifest import Manifest
+from recordmill.shards.manifest import Manifest, load_manifest
 from recordmill.shards.run import Run, RunFolder, check_output_folder
 from recordmill.shards.store_run import StoreRun, attach_run, local_work_folder
 from recordmill.sources.common.contract import Source
@@ -298,7 +304,15 @@ def _plan_and_run(
     path = local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
         # The workers of an engine can outlive this process and its lock, so they need a lease.
-        folder = RunFolder.create(path, uses_engine=not is_local(settings.runner))
+        uses_parser = settings.parser is not None
+        folder = RunFolder.create(
+            path,
+            keep=has_parsed_files if uses_parser else None,
+            uses_engine=not is_local(settings.runner),
+        )
+        keeps_parsed_files = uses_parser
+        if uses_parser:
+            take_over_parsed_files(folder)
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
         try:
@@ -306,8 +320,15 @@ def _plan_and_run(
                 # A store that refuses writes does so here, and not after all work is done.
                 with run:
                     pass
-            plan = make_plan(source, folder, out, base_generation, settings)
+            if uses_parser and settings.if_changed:
+                # The records depend on the files and the parser only, so nothing is parsed first.
+                unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
+                if unparsed is not None:
+                    keeps_parsed_files = False
+                    return *unparsed, True
+            plan = make_plan(source, folder, out, base_generation, settings, progress)
             if settings.if_changed and (identical := find_identical_build(plan)) is not None:
+                keeps_parsed_files = False
                 return identical, plan, True
             _run_preflight(plan, settings, progress)
             plan = count_classes(plan, progress)
@@ -358,6 +379,8 @@ def _plan_and_run(
                 ) from error
             raise
         finally:
+            if keeps_parsed_files and run.committed_manifest() is None:
+                release_parsed_files(folder)
             folder.close()  # does nothing after `release`
     return manifest, plan, False
 
@@ -398,7 +421,15 @@ def _is_output_error(error: OSError, out: Path) -> bool:
 
 
 def make_plan(
-    source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
+    source: Any,
+    folder: RunFolder,
+    out: str,
+    base: int,
+    settings: BuildOptions,
+    progress: Progress,
+    *,
+    is_preview: bool = False,
+    known_schema: Schema | None = None,
 ) -> BuildPlan:
     """Plans a build: lists and scans the inputs, and infers the schema.
 
@@ -408,6 +439,9 @@ def make_plan(
         out: The output folder.
         base: The newest generation in `out`, or 0.
         settings: The checked options.
+        progress: Receives the counts of files that a parser of the user parses.
+        is_preview: A parser of the user parses the first files only.
+        known_schema: A parser of the user parses no file, and the records have these features.
 
     Raises:
         UsageError: An option does not fit the inputs.
@@ -418,7 +452,15 @@ def make_plan(
     if settings.transform_from is not None and settings.schema is None:
         saved = find_transform(settings.transform_from)
         settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)
-    planned = plan_source(source, folder, out, settings)
+    planned = plan_source(
+        source,
+        folder,
+        out,
+        settings,
+        progress,
+        is_preview=is_preview,
+        known_schema=known_schema,
+    )
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
     if (stratum := settings.order.stratify) is not None:
@@ -454,6 +496,24 @@ def make_plan(
         description=settings.description,
     )
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
+
+
+def _find_unparsed_build(
+    source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
+) -> tuple[Manifest, BuildPlan] | None:
+    """Returns the newest manifest and a plan, if a build with a parser would only repeat it.
+
+    No file is parsed. The arguments are those of `make_plan`.
+    """
+    if not base or settings.order.split_column is not None:
+        return None
+    # The options may not fit the features of another data set, which is then another one.
+    with contextlib.suppress(UsageError):
+        schema = from_pbtxt(load_manifest(out, base).schema)
+        plan = make_plan(source, folder, out, base, settings, Progress(), known_schema=schema)
+        if (identical := find_identical_build(plan)) is not None:
+            return identical, plan
+    return None
 
 
 def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
@@ -552,25 +612,25 @@ def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
 
 
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
-    """Moves data that the user passed in memory to the store of OUT.
+    """Moves records that `plan_source` has written to local files to the store of OUT.
 
-    The workers read it there. `plan_source` has written such data to local files. Other sources,
-    and an OUT on a disk, need no move.
+    They come from data in memory or from a parser of the user. The workers read them there. Other
+    sources, and an OUT on a disk, need no move.
 
     Returns:
         The plan with the new paths.
     """
     from recordmill.sources.arrow.memory import MemorySource
+    from recordmill.sources.parser.source import ParsedSource
 
     source = plan.source
-    if job_folder is None or not job_folder.is_remote or not isinstance(source, MemorySource):
+    if job_folder is None or not job_folder.is_remote:
         return plan
-    segments = tuple(
-        job_folder.run_path("spool", os.path.basename(path)) for path in source.segments
-    )
-    for path, target in zip(source.segments, segments, strict=True):
-        move_to_shared(path, target)
-    return replace(plan, source=replace(source, segments=segments))
+    if not isinstance(source, MemorySource | ParsedSource):
+        return plan
+    for path in source.segments:
+        move_to_shared(path, job_folder.run_path("spool", os.path.basename(path)))
+    return replace(plan, source=source.with_folder(job_folder.run_path("spool")))
 
 
 def _check_column(source: Source, keyword: str, column: str | None) -> None:

@@ -24,6 +24,7 @@ from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
+from recordmill.sources.parser.function import ParserFunction
 from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
@@ -49,6 +50,7 @@ class BuildOptions:
     """
 
     kind: str | None
+    parser: ParserFunction | None
     kind_options: Mapping[str, Any] | None
     schema: Schema | None
     may_lack: frozenset[str]
@@ -86,6 +88,7 @@ class BuildOptions:
             "label": self.label,
             "dtypes": dict(sorted(self.dtypes.items())),
             "kind_options": _to_json_value(self.kind_options),
+            **({} if self.parser is None else {"parser": [self.parser.name, self.parser.digest]}),
         }
 
 
@@ -111,6 +114,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
     dtypes = records.dtypes or {}
     return BuildOptions(
         kind=records.kind,
+        parser=records.parser,
         kind_options=values.kind_options or None,
         schema=load_schema(records.schema),
         may_lack=frozenset(),

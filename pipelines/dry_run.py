@@ -36,6 +36,7 @@ from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
+from recordmill.sources.parser.source import parses_part
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.folders import scratch_folder
@@ -103,7 +104,8 @@ class BuildPreview:
 def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
     """Plans a build and reads its first records, without writing anything.
 
-    Types are inferred from all data, as in the build.
+    Types are inferred from all data, as in the build. Only a `parser` of the user parses no more
+    than the first files.
 
     Args:
         inputs: As the `source` of `build`.
@@ -127,7 +129,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
             source.kind,
             len(source.files),
             source.files.size_bytes,
-            count_unit_rows(source.units),
+            None if parses_part(source) else count_unit_rows(source.units),
             plan.schema,
             plan.split_names,
             _estimate_shards(plan, source),
@@ -183,7 +185,8 @@ def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPl
     with scratch_folder("plan-") as scratch:
         folder = RunFolder.create(scratch)
         try:
-            yield make_plan(inputs, folder, scratch, 0, make_options(scratch, **options))
+            settings = make_options(scratch, **options)
+            yield make_plan(inputs, folder, scratch, 0, settings, Progress(), is_preview=True)
         finally:
             folder.close()
 

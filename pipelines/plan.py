@@ -11,6 +11,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import did_you_mean, option
+from recordmill.base.progress import Progress
 from recordmill.building.plan import parsed_cache_bytes
 from recordmill.options.calls import (
     MEMORY_INPUTS,
@@ -19,6 +20,7 @@ from recordmill.options.calls import (
     is_local,
 )
 from recordmill.pipelines.build_options import BuildOptions
+from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
@@ -33,6 +35,7 @@ from recordmill.sources.common.layout import (
 )
 from recordmill.sources.images.file_columns import join_named_files
 from recordmill.sources.images.samples import detect_samples
+from recordmill.sources.parser.source import ParsedSource, plan_parsed
 from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES, Kind, find_kind
 from recordmill.sources.values.column_join import PlanFunction, PlanStep, join_folder_columns
 from recordmill.sources.values.text_formats import join_parsed_texts
@@ -42,8 +45,20 @@ from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing, list_inputs
 from recordmill.storage.walk import is_within
 
+# Files that a parser of the user parses for a dry run.
+_PREVIEWED_FILES = 4
 
-def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
+
+def plan_source(
+    source: Any,
+    folder: RunFolder,
+    out: str,
+    settings: BuildOptions,
+    progress: Progress,
+    *,
+    is_preview: bool = False,
+    known_schema: Schema | None = None,
+) -> Source:
     """Plans the source of a build.
 
     Args:
@@ -51,6 +66,9 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         folder: The local run folder.
         out: The output folder, which must not be inside an INPUT.
         settings: The checked options.
+        progress: Receives the counts of files that a parser of the user parses.
+        is_preview: A parser of the user parses the first files only.
+        known_schema: A parser of the user parses no file, and the records have these features.
 
     Raises:
         UsageError: The kind is unknown or can't be detected, or an option does not apply to it.
@@ -86,6 +104,19 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
     )
     _check_out_is_outside(listing, out)
+    if settings.parser is not None:
+        files, notes = _list_parser_files(listing, dict(settings.kind_options or {}))
+        if known_schema is not None:
+            return ParsedSource(known_schema, files)
+        return plan_parsed(
+            files,
+            notes,
+            add_pickled_code(settings.parser),
+            make_parsed_folder(folder),
+            common,
+            progress,
+            max_files=_PREVIEWED_FILES if is_preview else None,
+        )
     if settings.kind is not None:
         name, reason = settings.kind, ""
     else:
@@ -94,6 +125,26 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
     note = (Message("read as {reason}", reason=reason),) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+
+
+def _list_parser_files(
+    listing: Listing, options: dict[str, Any]
+) -> tuple[FileTable, tuple[str, ...]]:
+    """Returns the files for a parser of the user, with the splits of their folders, and notes.
+
+    Raises:
+        UsageError: One of the options is for certain kinds of input only.
+    """
+    split_from = options.pop("split_from", AUTO_LAYOUT)
+    for name in options:
+        raise UsageError(
+            "{option} is for files that recordmill parses itself, not for {parser}",
+            option=option(name),
+            parser=option("parser"),
+        )
+    layout = read_layout(listing.files, listing.roots, split_from=split_from, class_from=NO_LAYOUT)
+    notes = (*listing.notes, *layout.notes)
+    return listing.files.with_splits(layout.splits), notes
 
 
 def detect_input_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[str, str]:

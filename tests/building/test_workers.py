@@ -360,7 +360,8 @@ def test_plan_of_workers_has_the_files_and_units_of_one_process(
     one = recordmill.build(source, tmp_path / "one", **options)
     out = str(tmp_path / "out")
     folder = RunFolder.create(out)
-    plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
+    settings = make_options(out, runner="PortableRunner", **options)
+    plan = make_plan(source, folder, out, 0, settings, Progress())
     given: Any = plan.source
     shared = start(plan, JobFolder(out, folder.id))
     far: Any = shared.load().source

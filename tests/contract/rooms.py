@@ -38,6 +38,7 @@ ROOMS: dict[
     "sources.values storage",
     "sources.arrow": "base records.columns records.example records.protobuf schemas sources.common sources.values "
     "storage",
+    "sources.parser": "base schemas sources.arrow sources.common sources.values storage",
     "sources.csv": "base schemas sources.common sources.values storage",
     "sources.jsonl": "base schemas sources.common sources.values storage",
     "sources.images": "base records.images schemas sources.arrow sources.common sources.csv sources.jsonl "
@@ -48,7 +49,7 @@ ROOMS: dict[
     "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
-    "options": "base schemas sources",
+    "options": "base schemas sources sources.parser",
     "reader.sampling": "base",
     "reader.options": "base options reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.sampling records.columns records.tfrecord schemas shards storage",
@@ -71,7 +72,8 @@ ROOMS: dict[
     "pipelines.remote": "base building.workers shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
-    "sources.arrow sources.common sources.images sources.values statistics storage transforms transforms.tft",
+    "sources.arrow sources.common sources.images sources.parser sources.values statistics storage transforms "
+    "transforms.tft",
     "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers "
     "schemas shards sources statistics storage",
 }

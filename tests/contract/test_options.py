@@ -24,7 +24,7 @@ from recordmill.sources.registry import KINDS
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
-COMMON = 25  # what fits a screen
+COMMON = 26  # what fits a screen
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -164,6 +164,7 @@ def test_manifest_holds_the_options_that_determine_bytes(tmp_path: Path) -> None
         "stratify",
         "split_column",
         "split_at",
+        "parser",
     }  # manifests of builds without it are as they were
     assert set(result.manifest.options) == (decides - elsewhere - if_given - {"shard_size"}) | {
         "shard_bytes",

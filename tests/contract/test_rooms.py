@@ -420,6 +420,7 @@ NO_STORAGE = {
     "commands/main.py": "the standard streams of the process",
     "reader/torch/datasets.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "NumPy maps the arrays that a read wrote, for the user",
+    "sources/parser/worker.py": "the pipes of the process, and its end",
     "transforms/worker.py": "the program that its process becomes",
 }
 

@@ -14,6 +14,7 @@ from rooms import ROOT
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.base.progress import Progress
 from recordmill.commands.main import make_parser
 from recordmill.options.calls import CALLS, FILE_INPUTS, MEMORY_INPUTS, check_applicable
 from recordmill.options.declare import Option
@@ -135,6 +136,7 @@ def test_option_of_a_kind_is_refused_for_other_kinds(
             RunFolder.create(tmp_path / "out"),
             str(tmp_path / "out"),
             settings,
+            Progress(),
         )
     except UsageError as error:
         refused = str(error)

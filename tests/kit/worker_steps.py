@@ -50,7 +50,7 @@ class Steps:
         """
         settings = make_options(out, runner="PortableRunner", **options)
         folder = RunFolder.create(private if is_remote(out) else out)
-        plan = make_plan(inputs, folder, out, 0, settings)
+        plan = make_plan(inputs, folder, out, 0, settings, Progress())
         source: Any = plan.source
         each = [
             Unit(at, at + 1, size_bytes=file.stat.size_bytes)

@@ -6,11 +6,9 @@ the file, so the code of the function is sent to them.
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ import tensorflow as tf
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
+from recordmill.base.user_code import UserCodeError, describe_user_error, load_file_function
 from recordmill.storage.folders import is_file, no_file_message
 
 DEFAULT_FUNCTION_NAME = "preprocessing_fn"
@@ -44,62 +43,14 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
             no_file_message=no_file_message(path),
         )
     stem = os.path.splitext(os.path.basename(path))[0]
-    module_name = f"recordmill_transform_{stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        return load_file_function(path, name, f"recordmill_transform_{stem}")
+    except UserCodeError as error:
         raise UsageError(
             "{transform}: {user_error}",
             transform=option("transform", option_value),
-            user_error=describe_user_error(error, path),
+            user_error=error,
         ) from None
-    function: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
-    if function is None or not callable(function):
-        functions = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
-        choices = f"; there are {', '.join(functions)}" if functions else ""
-        raise UsageError(
-            "{transform}: {path} has no function {name}{choices}",
-            transform=option("transform", option_value),
-            path=path,
-            name=name,
-            choices=choices,
-        )
-    return function
-
-
-def describe_user_error(error: BaseException, path: str) -> str:
-    """Returns an error message with the line of the user's file that failed.
-
-    This is the innermost line of that file in the traceback. The message contains no values of
-    records, because there are none when the function is traced.
-
-    Args:
-        error: The error.
-        path: The user's file.
-    """
-    path = os.path.abspath(path)
-    lines = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if os.path.abspath(frame.filename) == path
-    ]
-    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
-        location = f"line {error.lineno}: `{(error.text or '').strip()}`"
-    elif lines:
-        location = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
-    else:
-        location = f"in {os.path.basename(path)}"
-    message = str(error).strip().splitlines()
-    return f"{location}: {type(error).__name__}: {message[0] if message else ''}"
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def completion_notice(
 
 _STAGE_TEXTS = {
     "plan": "planning",
+    "parse": "parsing files",
     "classes": "counting classes",
     "read": "reading",
     "write": "writing shards",
@@ -139,7 +140,7 @@ class Display:
                     progress.stage,
                     progress.records,
                     progress.total,
-                    "records",
+                    progress.unit,
                     describe_progress(progress),
                 )
             )
@@ -176,7 +177,7 @@ def describe_progress(progress: Progress) -> str:
     parts = [f"{_STAGE_TEXTS.get(progress.stage, progress.stage)} {progress.records:,}"]
     if progress.total:
         parts[0] += f" of {progress.total:,} ({100 * progress.records // progress.total} %)"
-    parts.append(f"{rate:,.0f} records/s")
+    parts.append(f"{rate:,.0f} {progress.unit}/s")
     if progress.rejects:
         parts.append(f"{progress.rejects:,} rejected")
     if progress.total and rate > 0 and progress.records < progress.total:

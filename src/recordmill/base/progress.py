@@ -26,12 +26,12 @@ class ProgressUpdate:
     A function that is passed as `progress` receives an update about five times a second.
 
     Attributes:
-        phase: The current phase. A build has "plan", "classes", "preflight", "fit", "read" and
-            "write". A read has "plan", "preflight", "resume" and "convert". `verify` has "verify",
-            and everything else that reads has "convert".
-        done: Number of records of this phase so far. 0 while an engine counts them.
-        total: Number of records of the phase, or None if it is unknown.
-        unit: The unit of `done` and `total`: "records".
+        phase: The current phase. A build has "plan", "parse" (with `parser`), "classes",
+            "preflight", "fit", "read" and "write". A read has "plan", "preflight", "resume" and
+            "convert". `verify` has "verify", and everything else that reads has "convert".
+        done: Number of records or files of this phase so far. 0 while an engine counts them.
+        total: Number of records or files of the phase, or None if it is unknown.
+        unit: The unit of `done` and `total`: "records", or "files" in the phase "parse".
         text: The line that a terminal shows. It contains the rate and the time left, or the message
             of an engine.
     """
@@ -58,8 +58,9 @@ class Progress:
         activity: A text about other work of this process, such as "decompressing a.tar.gz", or "".
             All runs of the process share it.
         stage: Name of the current stage.
-        total: Number of records of the stage, or None if it is unknown.
-        records: Records of the stage so far.
+        total: Number of records or files of the stage, or None if it is unknown.
+        unit: The unit of `total` and `records`, "records" or "files".
+        records: Records or files of the stage so far.
         rejects: Rejects of the run so far.
         bytes: Bytes of the stage so far.
         engine_text: The status of the engine, if it does the work in other processes, else "".
@@ -76,6 +77,7 @@ class Progress:
         self.is_committing = False
         self.stage = "plan"
         self.total: int | None = None
+        self.unit = "records"
         self.records = 0
         self.rejects = 0
         self.bytes = 0
@@ -86,7 +88,7 @@ class Progress:
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle, (LocalValue.of(self),)
 
-    def begin(self, stage: str, total: int | None = None) -> None:
+    def begin(self, stage: str, total: int | None = None, unit: str = "records") -> None:
         """Starts a stage with fresh counters.
 
         Another call for the same stage has no effect.
@@ -94,6 +96,7 @@ class Progress:
         with self._lock:
             if self.stage != stage:
                 self.stage, self.total, self.records, self.bytes = stage, total, 0, 0
+                self.unit = unit
                 self.stage_started = time.monotonic()
 
     def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:

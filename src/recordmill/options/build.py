@@ -20,6 +20,7 @@ from recordmill.base.sizes import (
 from recordmill.options.declare import RUN_HEADING, Options, again, declare
 from recordmill.options.parsers import parse_character, parse_names, parse_whole
 from recordmill.options.shared import Shared
+from recordmill.sources.parser.function import ParserFunction, parse_parser
 from recordmill.sources.registry import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ class BuildRecords(Options, heading="records"):
         choices=KIND_NAMES,
         decides=True,
         keyword_only=True,
+    )
+    parser: ParserFunction | None = declare(
+        "your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches",
+        default=None,
+        parse=parse_parser,
+        files_only=True,
+        decides=True,
+        common=True,
+        metavar="FILE.py:FUNCTION",
+        excludes=(("kind", None),),
     )
     overwrite: bool = again(
         Shared,

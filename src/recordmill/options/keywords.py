@@ -6,7 +6,7 @@ docs/make_reference.py writes it from the declarations of the options.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class BuildKeywords(TypedDict, total=False):
 
     kind: str | None
     """the kind of input; on the command line the first word (default: detected)."""
+    parser: str | Callable[..., Any] | None
+    """your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches."""
     overwrite: bool
     """replace the data set that OUT holds; readers of the old one can finish."""
     if_changed: bool

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from recordmill.sources.values.schema_unifier import (
 from recordmill.storage.arrow_files import BatchWriter, map_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
+from recordmill.storage.folders import join
 
 # Used where inputs on a disk have a file name: in record keys, rejects and the manifest.
 MEMORY_NAME = "memory"
@@ -78,6 +79,11 @@ class MemorySource:
             )
             row += batch.num_rows
 
+    def with_folder(self, folder: str) -> MemorySource:
+        """Returns the source after its Arrow files have been moved to another folder."""
+        names = map(os.path.basename, self.segments)
+        return replace(self, segments=tuple(join(folder, name) for name in names))
+
     def _batches(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         for number in range(begin, end):
             segment = bisect_right(self.first_batches, number) - 1
@@ -86,15 +92,24 @@ class MemorySource:
             )
 
 
-class _SegmentWriter:
+class SegmentWriter:
     """Writes batches to numbered Arrow files.
 
     It records the rows and bytes of each batch. A new file begins whenever the schema changes,
     since an Arrow file has only one.
+
+    Args:
+        prefix: The files are called `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
+
+    Attributes:
+        segments: Paths of the files.
+        first_batches: The number of the first batch of each file, counted over all files.
+        rows: Number of rows of each batch.
+        sizes: Size of each batch in bytes.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self.segments: list[str] = []
         self.first_batches: list[int] = []
         self.rows: list[int] = []
@@ -106,9 +121,7 @@ class _SegmentWriter:
             batch.schema, check_metadata=True
         ):
             self.close()
-            self.segments.append(
-                os.path.join(self.folder, f"memory-{len(self.segments):05d}.arrow")
-            )
+            self.segments.append(f"{self.prefix}-{len(self.segments):05d}.arrow")
             self.first_batches.append(len(self.rows))
             self._writer = BatchWriter(self.segments[-1], batch.schema)
         self._writer.write(batch)
@@ -145,7 +158,7 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
         DataError: There are no rows, or a column can't be a feature.
         Exception: Any error that the iterator of `source` raises.
     """
-    writer = _SegmentWriter(os.fspath(folder))
+    writer = SegmentWriter(os.path.join(folder, MEMORY_NAME))
     unifier = SchemaUnifier(declared_dtypes(common))
     rows, media = 0, dict[str, None]()
     try:

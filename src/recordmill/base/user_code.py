@@ -1,0 +1,87 @@
+"""Functions of the user: how they are loaded from a file, and how their errors are described."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class UserCodeError(Exception):
+    """The user's function can't be loaded. The text says why."""
+
+
+def load_file_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
+    """Runs a Python file as a module, and returns one of its functions.
+
+    Args:
+        path: Path of an existing file.
+        name: Name of the function.
+        module_name: Name of the module in `sys.modules`.
+
+    Raises:
+        UserCodeError: Running the file fails, or it has no such function.
+    """
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(describe_user_error(error, path)) from None
+    return find_function(module, name, path)
+
+
+def find_function(module: Any, name: str, source: str) -> Callable[..., Any]:
+    """Returns a function of a module.
+
+    Args:
+        module: The module.
+        name: Name of the function.
+        source: The file or the module, for the message.
+
+    Raises:
+        UserCodeError: There is no such function. The text lists those that exist.
+    """
+    function = getattr(module, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    functions = [
+        key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+    ]
+    choices = f"; there are {', '.join(functions)}" if functions else ""
+    raise UserCodeError(f"{source} has no function {name}{choices}")
+
+
+def describe_user_error(error: BaseException, path: str) -> str:
+    """Returns an error message with the line of the user's file that failed.
+
+    This is the innermost line of that file in the traceback.
+
+    Args:
+        error: The error.
+        path: The user's file.
+    """
+    path = os.path.abspath(path)
+    lines = _frames_of(error, path)
+    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
+        location = f"line {error.lineno}: `{(error.text or '').strip()}`"
+    elif lines:
+        location = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
+    else:
+        location = f"in {os.path.basename(path)}"
+    message = str(error).strip().splitlines()
+    return f"{location}: {type(error).__name__}: {message[0] if message else ''}"
+
+
+def _frames_of(error: BaseException, path: str) -> Sequence[traceback.FrameSummary]:
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if os.path.abspath(frame.filename) == path
+    ]

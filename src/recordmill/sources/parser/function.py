@@ -1,0 +1,144 @@
+"""The user's parser: which function it is, and how worker processes get it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import inspect
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.user_code import UserCodeError, find_function, load_file_function
+
+_MODULE_PREFIX = "recordmill_parser_"
+
+
+@dataclass(frozen=True)
+class ParserFunction:
+    """A function of the user that parses one file.
+
+    Attributes:
+        name: The function for messages, such as `my.py:parse`.
+        reference: `FILE.py:NAME` with an absolute path, or `module:NAME`. "" if the function can
+            only be sent as bytes, for example because it was defined in a notebook.
+        pickled: The pickled function as base64, if there is no reference. "" until it is sent to
+            worker processes.
+        digest: Identifies the code of the function, so that its results can be used again.
+        function: The function itself, if there is no reference.
+    """
+
+    name: str
+    reference: str
+    pickled: str
+    digest: str
+    function: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def source_file(self) -> str:
+        """The user's file, whose lines errors name. "" if it is unknown."""
+        return self.reference.rpartition(":")[0] if ".py:" in self.reference else ""
+
+    def load(self) -> Callable[..., Any]:
+        """Returns the function.
+
+        Raises:
+            UserCodeError: The function can't be loaded. The text says why.
+        """
+        if not self.reference:
+            # from the process that started this one, not from a file
+            return pickle.loads(base64.b64decode(self.pickled))  # type: ignore[no-any-return]
+        location, _, name = self.reference.rpartition(":")
+        if self.source_file:
+            # as for a script, the modules next to the file can be imported
+            sys.path.insert(0, os.path.dirname(location))
+            stem = os.path.splitext(os.path.basename(location))[0]
+            return load_file_function(location, name, _MODULE_PREFIX + stem)
+        try:
+            module = importlib.import_module(location)
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(f"{location}: {type(error).__name__}: {error}") from None
+        return find_function(module, name, location)
+
+
+def parse_parser(value: str | Callable[..., Any], name: str) -> ParserFunction:
+    """Returns the parser that an option names.
+
+    Args:
+        value: `FILE.py:FUNCTION`, `package.module:FUNCTION`, or a function.
+        name: Name of the option.
+
+    Raises:
+        UsageError: The value has another form, or the file or module does not exist.
+    """
+    if isinstance(value, str):
+        return _parse_reference(value, name)
+    if not callable(value):
+        raise UsageError(
+            "{option}: give a function of a path, FILE.py:FUNCTION or package.module:FUNCTION",
+            option=option(name, value),
+        )
+    module, qualified_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    label = f"{module}:{qualified_name}" if qualified_name else type(value).__name__
+    found = sys.modules.get(module) if module not in (None, "__main__") else None
+    if found is not None and getattr(found, qualified_name, None) is value:
+        return ParserFunction(label, f"{module}:{qualified_name}", "", _digest_of_code(value))
+    return ParserFunction(label, "", "", _digest_of_code(value), value)
+
+
+def _parse_reference(value: str, name: str) -> ParserFunction:
+    location, separator, function = value.rpartition(":")
+    if not separator or not location or not function.isidentifier():
+        raise UsageError(
+            "{option}: give FILE.py:FUNCTION or package.module:FUNCTION", option=option(name, value)
+        )
+    if location.endswith(".py"):
+        # imported here, because the command line imports this module for its help
+        from recordmill.storage.folders import is_file, no_file_message
+
+        if not is_file(location):
+            raise UsageError(
+                "{option}: {path}: {reason}",
+                option=option(name, value),
+                path=location,
+                reason=no_file_message(location),
+            )
+        path = os.path.abspath(location)
+        label = f"{os.path.basename(location)}:{function}"
+        return ParserFunction(label, f"{path}:{function}", "", _digest_of_file(path))
+    sys.path.insert(0, "")  # the working directory, as for `python -m`
+    try:
+        spec = importlib.util.find_spec(location)
+    except (ImportError, ValueError, AttributeError):
+        spec = None
+    finally:
+        sys.path.remove("")
+    if spec is None:
+        raise UsageError("{option}: no such module", option=option(name, value))
+    digest = _digest_of_file(spec.origin) if spec.origin else _digest(location.encode())
+    return ParserFunction(value, value, "", digest)
+
+
+def _digest_of_code(function: Callable[..., Any]) -> str:
+    """Returns a digest of the file with the function, or of its own code if there is no file."""
+    try:
+        return _digest_of_file(inspect.getsourcefile(inspect.unwrap(function)) or "")
+    except (TypeError, OSError):
+        code = getattr(function, "__code__", None)
+        return _digest(repr(function).encode() if code is None else code.co_code)
+
+
+def _digest_of_file(path: str) -> str:
+    from recordmill.storage.digest import sha256_file
+
+    return sha256_file(path)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,137 @@
+"""A worker process that parses files with the user's function.
+
+The parent starts it (`pool.py`), writes one JSON object per line to its standard input, and reads
+one per line from its standard output. The first line describes the function, and each other line a
+file. Records do not pass through the pipes: the worker writes them to Arrow files. What the user's
+function prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.base.user_code import UserCodeError, describe_user_error
+from recordmill.sources.arrow.memory import SegmentWriter
+from recordmill.sources.arrow.python_rows import rows_to_batches
+from recordmill.sources.parser.function import ParserFunction
+from recordmill.sources.values.flatten import flatten
+
+
+def main() -> None:
+    """Answers the lines of standard input until it ends."""
+    # The descriptors of the pipes are moved, so that the user's function can neither read commands
+    # nor write answers.
+    commands = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    lines = queue.SimpleQueue[str]()
+    threading.Thread(target=_read_lines, args=(commands, lines), daemon=True).start()
+    parser = ParserFunction(**json.loads(lines.get()))
+    try:
+        function = parser.load()
+    except UserCodeError as error:
+        _answer(answers, {"error": str(error)})
+        return
+    _answer(answers, {})
+    while True:
+        command = json.loads(lines.get())
+        _answer(answers, _parse(function, parser, command["path"], command["prefix"]))
+
+
+def _read_lines(commands: TextIO, lines: queue.SimpleQueue[str]) -> None:
+    for line in commands:
+        lines.put(line)
+    # The parent has ended, maybe by a kill. The user's function may still be running.
+    os._exit(0)
+
+
+def _answer(answers: TextIO, answer: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _parse(
+    function: Callable[..., Any], parser: ParserFunction, path: str, prefix: str
+) -> dict[str, Any]:
+    """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
+
+    Returns:
+        The rows, bytes and numbers of nulls of the batches, or the error of the user's function.
+    """
+    writer = SegmentWriter(prefix)
+    null_counts: list[dict[str, int]] = []
+    try:
+        for batch in _to_batches(function(path)):
+            flat = flatten(batch)
+            null_counts.append(
+                {
+                    name: column.null_count
+                    for name, column in zip(flat.schema.names, flat.columns, strict=True)
+                }
+            )
+            writer.write(flat)
+        writer.close()
+    except (Exception, SystemExit) as error:
+        writer.close()
+        return {"failure": _describe(error, parser)}
+    return {
+        "segments": writer.segments,
+        "first_batches": writer.first_batches,
+        "rows": writer.rows,
+        "sizes": writer.sizes,
+        "null_counts": null_counts,
+    }
+
+
+def _to_batches(result: Any) -> Iterator[pa.RecordBatch]:
+    """Yields the records that the user's function returns or yields.
+
+    Raises:
+        DataError: The result is neither dicts nor RecordBatches.
+    """
+    if isinstance(result, Mapping | pa.RecordBatch | pa.Table):
+        result = (result,)
+    try:
+        items = iter(result)
+    except TypeError:
+        raise DataError(
+            f"returns {type(result).__name__}, not dicts of feature names to values or RecordBatches"
+        ) from None
+    tables = (pa.RecordBatch, pa.Table)
+    for is_table, group in itertools.groupby(items, lambda item: isinstance(item, tables)):
+        if not is_table:
+            yield from rows_to_batches(group)
+            continue
+        for table in group:
+            batches = table.to_batches() if isinstance(table, pa.Table) else (table,)
+            for batch in batches:
+                batch.validate(full=True)
+                yield batch
+
+
+def _describe(error: BaseException, parser: ParserFunction) -> str:
+    """Returns the error with the line of the user's code."""
+    if isinstance(error, DataError):
+        return f"{error.place}: {error.reason}" if error.place else error.reason
+    source = parser.source_file
+    if not source:
+        frames = traceback.extract_tb(error.__traceback__)
+        # The first frame outside of this module is that of the user's function.
+        own = (frame.filename for frame in frames if not frame.filename.startswith(_PACKAGE))
+        source = next(own, "")
+    described = describe_user_error(error, source)
+    return f"{os.path.basename(source)}, {described}" if source else described
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
