@@ -15,7 +15,7 @@ from kit import image_samples
 from kit.runs import in_flags
 
 import recordmill
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
@@ -589,3 +589,61 @@ def test_note_on_a_table_beside_images_proposes_a_working_option(
     recordmill.build(
         tmp_path / "in", tmp_path / "read", kind="images", **{proposed: path}, **options
     )
+
+
+def split_images(root: Path) -> None:
+    for split in ("train", "test"):
+        (root / split).mkdir(parents=True)
+        image_samples.picture(size=(9, 8)).save(root / split / "0.png")
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv", "_classes.csv"])
+def test_each_split_has_its_own_labels_file(name: str, tmp_path: Path) -> None:
+    split_images(tmp_path / "in")
+    for split in ("train", "test"):
+        row = {"file_name": "0.png", "text": f"of {split}"}
+        lines = ["file_name,text", ",".join(row.values())]
+        if name.endswith("jsonl"):
+            lines = [json.dumps(row)]
+        (tmp_path / "in" / split / name).write_text("\n".join(lines))
+    recordmill.build(tmp_path / "in", tmp_path / "out", labels=tmp_path / "in")
+    for split in ("train", "test"):
+        (row,) = recordmill.open(tmp_path / "out", split=split)
+        assert row["text"] == f"of {split}"
+
+
+def test_columns_of_several_labels_files_are_joined_by_name(tmp_path: Path) -> None:
+    split_images(tmp_path / "in")
+    tables = {"train": "file_name,size,label\n0.png,1,a\n", "test": "file_name,size\n0.png,1.5\n"}
+    for split, text in tables.items():
+        (tmp_path / "in" / split / "labels.csv").write_text(text)
+    (tmp_path / "in" / "sample_submission.csv").write_text("file_name,size\nx.png,0\n")
+    recordmill.build(tmp_path / "in", tmp_path / "out", labels=tmp_path / "in")
+    rows = {split: next(iter(recordmill.open(tmp_path / "out", split=split))) for split in tables}
+    assert (rows["train"]["size"], rows["train"]["class_name"]) == (1, "a")
+    assert (rows["test"]["size"], rows["test"]["class_name"]) == (1.5, None)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            "file_name,size\n0.png,large\n",
+            "column 'size' is int64 in test/a.csv and large_string in train/a.csv",
+        ),
+        ("file_name,size\n0.png,1\nno.png,2\n", "train/a.csv: line 3: file_name 'no.png' is no"),
+        ("x,size\n1,1\n", "train/a.csv: no column holds paths of the images"),
+        (None, "the folder has no .csv, .tsv or .jsonl file"),
+    ],
+    ids=["types", "unmatched", "paths", "none"],
+)
+def test_message_on_one_of_several_labels_files_names_it(
+    second: str | None, message: str, tmp_path: Path
+) -> None:
+    split_images(tmp_path / "in")
+    if second is not None:
+        (tmp_path / "in" / "test" / "a.csv").write_text("file_name,size\n0.png,1\n")
+        (tmp_path / "in" / "train" / "a.csv").write_text(second)
+    with pytest.raises(RecordmillError) as caught:
+        recordmill.build(tmp_path / "in", tmp_path / "out", labels=tmp_path / "in", kind="images")
+    assert message in str(caught.value)

@@ -255,10 +255,11 @@ class BuildImages(Options, heading="images", decides=True):
     """Options of images."""
 
     labels: str | os.PathLike[str] | None = declare(
-        "a CSV or JSONL file with a row per image: its path, and columns that become features",
+        "a CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such "
+        "files, as with one per split",
         default=None,
         kinds=("images",),
-        metavar="FILE",
+        metavar="PATH",
         common=True,
     )
     labels_path_column: str | None = declare(

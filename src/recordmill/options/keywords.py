@@ -83,7 +83,7 @@ class BuildKeywords(TypedDict, total=False):
     transform_from: str | os.PathLike[str] | None
     """take the transform (a program) of that data set as it is."""
     labels: str | os.PathLike[str] | None
-    """a CSV or JSONL file with a row per image: its path, and columns that become features."""
+    """a CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such files, as with one per split."""
     labels_path_column: str | None
     """the column of paths (default: file_name, filename, path, image, ...)."""
     pair: str | None

@@ -1,7 +1,8 @@
 """Labels files for images: tables with one or more rows per image.
 
-A labels file is a .csv, .tsv, .txt or .jsonl file. One of its columns contains paths, which are
-matched to the images. Messages name the lines of the file.
+A labels file is a .csv, .tsv, .txt or .jsonl file. A folder may have several of them, such as one
+for each split. One of the columns contains paths, which are matched to the images. Messages name
+the lines of the file.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from recordmill.sources.images.image_finder import UNKNOWN, ImageFinder
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import parse_input_path, read_range, stat
-from recordmill.storage.folders import real_path
-from recordmill.storage.listing import InputRoot
+from recordmill.storage.folders import is_folder, real_path
+from recordmill.storage.listing import InputRoot, list_inputs
 
 _CSV_EXTENSIONS, _JSONL_EXTENSIONS = ("csv", "tsv", "txt"), ("jsonl", "ndjson")
 _PATH_NAMES = """
@@ -95,18 +96,18 @@ def check_unused_dialect(
             )
 
 
-def read_label_file(path: str, dialect: Mapping[str, Any]) -> LabelRows:
+def read_label_file(path: str, name: str, dialect: Mapping[str, Any]) -> LabelRows:
     """Reads all rows of a labels file. The extension determines the format.
 
     Args:
         path: The file.
+        name: Its name in messages.
         dialect: The user's `CsvDialect.dialect`.
 
     Raises:
         UsageError: The file can't be read, or has another extension.
         DataError: The file is empty, malformed, or can't be decoded. The message has the line.
     """
-    name = os.path.basename(path)
     try:
         read_range(path, 0, 0)  # fails if the file can't be read
         file = InputFile(0, name, path, stat(path))
@@ -176,7 +177,7 @@ class LabelRequest:
     """The user's options for a labels file.
 
     Attributes:
-        path: The labels file.
+        path: The labels file, or a folder of labels files.
         path_column: Its column of paths. None detects it.
         dialect: The user's `CsvDialect.dialect` for the file.
         label: Name of the label column. None uses the column `label`, if it exists.
@@ -224,20 +225,18 @@ def read_label_columns(
         DataError: The labels file is malformed.
     """
     path = parse_input_path(request.path)
-    name = os.path.basename(path)
-    rows = read_label_file(path, request.dialect)
-    finder = LabelFinder(files, roots, path)
-    column = choose_path_column(request.path_column, rows.table, finder, name)
-    owner = finder.find_images(rows.table.column(column))
-    rows, owner, repeated = _drop_repeats(rows, owner)
+    name = os.path.basename(path.rstrip("/"))
+    labels_files = _list_labels_files(path)
+    parts = [_match_rows(*file, request, files, roots) for file in labels_files]
+    rows, owner, repeated = _drop_repeats(_join_rows(parts, [name for _, name in labels_files]))
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
-    columns, names = _rename_columns(request, rows.table.drop_columns([column]), name)
+    columns, names = _rename_columns(request, rows.table, name)
     time_dtypes = {
         key: rows.time_dtypes[column_name]
         for key, column_name in names.items()
         if column_name in rows.time_dtypes
     }
-    rejects, notes = _report_unmatched(request, rows, column, owner, counts, files, name)
+    rejects, notes = _report_unmatched(request, rows.unmatched, counts, files, name)
     notes += _note_renames(names, name)
     if repeated:
         notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
@@ -262,21 +261,140 @@ def read_label_columns(
     return LabelColumns(aligned, keep, time_dtypes, tuple(rejects), tuple(notes))
 
 
-def _drop_repeats(
-    rows: LabelRows, owner: npt.NDArray[np.int64]
-) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
+@dataclass(frozen=True)
+class _MatchedRows:
+    """Rows of labels files with their images.
+
+    Attributes:
+        table: The columns without the paths.
+        owner: [rows] Index of the image file of each row, or -1.
+        unmatched: (labels file, place, path) of each row without an image.
+        time_dtypes: See `LabelRows`.
+    """
+
+    table: pa.RecordBatch
+    owner: npt.NDArray[np.int64]
+    unmatched: Sequence[tuple[str, str, str]]
+    time_dtypes: Mapping[str, str]
+
+
+def _list_labels_files(path: str) -> list[tuple[str, str]]:
+    """Returns (path, name) of the labels file, or of the labels files of a folder.
+
+    If a folder has tables with several extensions, only those of one extension are used.
+
+    Raises:
+        UsageError: The folder has no labels file.
+    """
+    if not is_folder(path):
+        return [(path, os.path.basename(path))]
+    files = [
+        (file.path, file.name)
+        for file in list_inputs([path]).files
+        if "submission" not in file.name.lower()
+    ]
+    for ending in ("csv", "tsv", *_JSONL_EXTENSIONS):
+        if found := [file for file in files if file[1].lower().endswith(f".{ending}")]:
+            return found
+    raise UsageError(
+        "{labels}: the folder has no .csv, .tsv or .jsonl file", labels=option("labels", path)
+    )
+
+
+def _match_rows(
+    path: str, name: str, request: LabelRequest, files: FileTable, roots: Sequence[InputRoot]
+) -> _MatchedRows:
+    """Reads a labels file, and finds the image of each row.
+
+    Raises:
+        UsageError: See `read_label_columns`.
+        DataError: The labels file is malformed.
+    """
+    rows = read_label_file(path, name, request.dialect)
+    finder = LabelFinder(files, roots, path)
+    column = choose_path_column(request.path_column, rows.table, finder, name)
+    paths = rows.table.column(column)
+    owner = finder.find_images(paths)
+    unmatched = np.flatnonzero(owner < 0).tolist()
+    return _MatchedRows(
+        table=rows.table.drop_columns([column]),
+        owner=owner,
+        unmatched=[
+            (name, rows.places[row], f"{column} {paths[row].as_py()!r}") for row in unmatched
+        ],
+        time_dtypes=rows.time_dtypes,
+    )
+
+
+def _join_rows(parts: Sequence[_MatchedRows], names: Sequence[str]) -> _MatchedRows:
+    """Returns the rows of all labels files. A column that a file lacks is null in its rows.
+
+    Args:
+        parts: The rows of each file.
+        names: Name of each file, for messages.
+
+    Raises:
+        DataError: Two files have values of different types in a column.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    columns = dict.fromkeys(name for part in parts for name in part.table.schema.names)
+    return _MatchedRows(
+        table=pa.RecordBatch.from_pydict(
+            {column: _join_column(column, parts, names) for column in columns}
+        ),
+        owner=np.concatenate([part.owner for part in parts]),
+        unmatched=[row for part in parts for row in part.unmatched],
+        time_dtypes={
+            name: dtype
+            for name, dtype in parts[0].time_dtypes.items()
+            if all(part.time_dtypes.get(name) == dtype for part in parts)
+        },
+    )
+
+
+def _join_column(column: str, parts: Sequence[_MatchedRows], names: Sequence[str]) -> pa.Array:
+    pieces = [
+        part.table.column(column)
+        if column in part.table.schema.names
+        else pa.nulls(len(part.owner))
+        for part in parts
+    ]
+    # The type of a column without values was not inferred from any.
+    kinds = {
+        piece.type: name
+        for piece, name in zip(pieces, names, strict=True)
+        if piece.null_count < len(piece)
+    }
+    if len(kinds) <= 1:
+        kind = next(iter(kinds), pieces[0].type)
+    elif {*kinds} == {pa.int64(), pa.float64()}:
+        kind = pa.float64()
+    else:
+        (first, first_file), (second, second_file), *_ = kinds.items()
+        raise DataError(
+            f"column {column!r} is {first} in {first_file} and {second} in {second_file}; "
+            "give all files values of one type",
+            source=second_file,
+        )
+    return pa.concat_arrays(
+        [
+            pa.nulls(len(piece), kind) if piece.null_count == len(piece) else pc.cast(piece, kind)
+            for piece in pieces
+        ]
+    )
+
+
+def _drop_repeats(rows: _MatchedRows) -> tuple[_MatchedRows, npt.NDArray[np.int64], int]:
     """Drops rows that repeat the first row of their image file.
 
     If any row differs from the first row of its file, all rows are kept, because the rows are then
     lists of values.
 
-    Args:
-        rows: The rows.
-        owner: [rows] Index of the image file of each row, or -1.
-
     Returns:
         (remaining rows, image file of each, number of dropped rows).
     """
+    owner = rows.owner
     _, first, first_ids = np.unique(owner, return_index=True, return_inverse=True)
     repeats = np.flatnonzero((first[first_ids] != np.arange(len(owner))) & (owner >= 0))
     pairs = (
@@ -285,13 +403,8 @@ def _drop_repeats(
     )
     if not len(repeats) or not all(first_row.equals(row) for first_row, row in pairs):
         return rows, owner, 0
-    keep = np.delete(np.arange(len(owner)), repeats)
-    places = [rows.places[row] for row in keep.tolist()]
-    return (
-        replace(rows, table=rows.table.take(pa.array(keep)), places=places),
-        owner[keep],
-        len(repeats),
-    )
+    kept = np.delete(np.arange(len(owner)), repeats)
+    return replace(rows, table=rows.table.take(pa.array(kept))), owner[kept], len(repeats)
 
 
 class LabelFinder:
@@ -471,9 +584,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _report_unmatched(
     request: LabelRequest,
-    rows: LabelRows,
-    column: str,
-    owner: npt.NDArray[np.int64],
+    unmatched: Sequence[tuple[str, str, str]],
     counts: npt.NDArray[np.int64],
     files: FileTable,
     name: str,
@@ -482,9 +593,7 @@ def _report_unmatched(
 
     Args:
         request: The user's options.
-        rows: The rows.
-        column: The column of paths.
-        owner: [rows] Index of the image file of each row, or -1.
+        unmatched: See `_MatchedRows`.
         counts: [files] Number of rows of each image file.
         files: The image files.
         name: Name of the labels file.
@@ -492,7 +601,7 @@ def _report_unmatched(
     Returns:
         (rejects, notes). One of both is empty, as the user's options require.
     """
-    unmatched, unlabelled = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
+    unlabelled = np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(unmatched)} row(s) without a file left out"] if unmatched else []
         return [], notes + (
@@ -500,12 +609,9 @@ def _report_unmatched(
             if unlabelled
             else []
         )
-    values = rows.table.column(column).take(pa.array(unmatched, pa.int64()))
     rejects = [
-        Reject(
-            name, rows.places[row], "no file", f"{column} {value!r} is no image of this input"[:280]
-        )
-        for row, value in zip(unmatched, values.to_pylist(), strict=True)
+        Reject(source, place, "no file", f"{shown} is no image of this input"[:280])
+        for source, place, shown in unmatched
     ]
     rejects += [
         Reject(
