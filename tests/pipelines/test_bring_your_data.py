@@ -56,6 +56,9 @@ def lay_out(folder: Path) -> None:
     write_file("shop/table.csv", "photo,price\nimg/a.png,1\nimg/b.png,2\n")
     for name in "ab":
         write_file(f"shop/img/{name}.png", png)
+    for split in ("train", "test"):
+        write_file(f"flowers/{split}/a.png", png)
+        write_file(f"flowers/{split}/metadata.csv", "file_name,text\na.png,x\n")
     write_file("instances.json", json.dumps(COCO))
     write_file("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
     write_file("list.csv", "cat/a.png;x\ndog/b.png;y\n")
