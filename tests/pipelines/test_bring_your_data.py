@@ -59,6 +59,8 @@ def lay_out(folder: Path) -> None:
     for split in ("train", "test"):
         write_file(f"flowers/{split}/a.png", png)
         write_file(f"flowers/{split}/metadata.csv", "file_name,text\na.png,x\n")
+    write_file("cars/train/7.png", png)
+    write_file("cars/train_masks/7_mask.png", png)
     write_file("instances.json", json.dumps(COCO))
     write_file("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
     write_file("list.csv", "cat/a.png;x\ndog/b.png;y\n")
