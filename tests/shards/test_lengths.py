@@ -41,6 +41,7 @@ def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str])
         ["inspect", str(folder)],
         ["inspect", str(folder), "--max-rejects", "1"],
         ["stats", str(folder)],
+        ["build", "tfrecord", str(folder), "--out", f"{out}-built"],
         ["read", str(folder), "--out", str(out)],
         ["verify", str(folder)],
     ):

@@ -15,6 +15,7 @@ skipped bytes are one reject.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +39,7 @@ from recordmill.shards.catalog import (
 )
 from recordmill.shards.cutting import cut
 from recordmill.shards.file_names import find_missing_shards, missing_shards_note
+from recordmill.shards.lengths import compare_length, read_lengths
 from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
 from recordmill.shards.loading.schema_hints import find_hinted_classes
@@ -67,6 +69,7 @@ _PIECE_STEP_BYTES = 8 << 20  # 8 MiB: the size of a piece is a multiple of it
 # progress.
 _MEMORY_DIVISOR = 8
 SCHEMA_FILE_NAME = "schema.pbtxt"
+_MAX_LENGTH_NOTES = 3
 
 
 def choose_piece_bytes(common: PlanOptions) -> int:
@@ -271,12 +274,28 @@ def plan_tfrecord(
         files=FileTable.from_files(files),
         shards=[shard.for_other_hosts() for shard in shards],
         units=units,
-        notes=(*selection_notes, *schema_notes),
+        notes=(*selection_notes, *schema_notes, *_note_lengths(shards, units)),
         # Records that are known to fit need no check.
         checks_records=schema.message != OPAQUE_BYTES and not all_fit,
         checks_class_numbers=common.schema is not None,
         memory_bytes=common.memory_bytes,
     )
+
+
+def _note_lengths(shards: Sequence[ShardFile], units: Sequence[Unit]) -> list[str]:
+    """Returns notes on files with other numbers of records than their `dataset_info.json` lists."""
+    foreign = {shard.path: shard.split for shard in shards if shard.info is None}
+    lengths, problems = read_lengths(foreign)
+    counts = Counter[int]()
+    for unit in units:
+        counts[unit.begin_file] += unit.rows
+    for ordinal, shard in enumerate(shards):
+        problem = compare_length(shard.path, counts[ordinal], lengths.get(shard.path))
+        problems += [problem] if problem is not None else []
+    return [
+        *map(str, problems[:_MAX_LENGTH_NOTES]),
+        *([f"{len(problems):,} such differences in total"] * (len(problems) > _MAX_LENGTH_NOTES)),
+    ]
 
 
 def _select_current_shards(
