@@ -351,7 +351,7 @@ def test_hosts_given_by_number_share_an_epoch(ds: Dataset) -> None:
         for batch in loader(batches, 2):
             seen += batch["id"][batch["mask"]].tolist()
     assert sorted(seen) == list(range(ROWS))
-    with pytest.raises(UsageError, match="or neither"):
+    with pytest.raises(UsageError, match="num_hosts= needs host_index="):
         ds.to_torch(BATCH, num_hosts=3)
 
 

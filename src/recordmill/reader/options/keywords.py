@@ -33,7 +33,7 @@ class BatchesKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     """The result of `state()` of an iterator. The new iterator continues after the last batch that the old one returned. The data set, `where`, `seed`, `shuffle` and `batch_size` must be the same. The number of hosts may differ, except between steps that are bucketed together."""
     start_step: int
-    """Number of batches to skip on this host, from the start or after `state`. It is not for on_bad="skip", where the records of a step are unknown in advance. (default: 0)."""
+    """Number of batches to skip on this host, from the start or after `state`. (default: 0)."""
     window_bytes: str | int
     """Size of the window for "window": framed bytes, as a number or as text such as "64MiB". (default: 64MiB)."""
     label: str | bool
@@ -82,7 +82,7 @@ class ToTfKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     """The result of `state()` of an iterator. The new iterator continues after the last batch that the old one returned. The data set, `where`, `seed`, `shuffle` and `batch_size` must be the same. The number of hosts may differ, except between steps that are bucketed together."""
     start_step: int
-    """Number of batches to skip on this host, from the start or after `state`. It is not for on_bad="skip", where the records of a step are unknown in advance. (default: 0)."""
+    """Number of batches to skip on this host, from the start or after `state`. (default: 0)."""
     window_bytes: str | int
     """Size of the window for "window": framed bytes, as a number or as text such as "64MiB". (default: 64MiB)."""
     label: str | bool
@@ -133,7 +133,7 @@ class ToKerasKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     """The result of `state()` of an iterator. The new iterator continues after the last batch that the old one returned. The data set, `where`, `seed`, `shuffle` and `batch_size` must be the same. The number of hosts may differ, except between steps that are bucketed together."""
     start_step: int
-    """Number of batches to skip on this host, from the start or after `state`. It is not for on_bad="skip", where the records of a step are unknown in advance. (default: 0)."""
+    """Number of batches to skip on this host, from the start or after `state`. (default: 0)."""
     window_bytes: str | int
     """Size of the window for "window": framed bytes, as a number or as text such as "64MiB". (default: 64MiB)."""
     weights: str | None
@@ -182,7 +182,7 @@ class ToTorchKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     """The result of `state()` of an iterator. The new iterator continues after the last batch that the old one returned. The data set, `where`, `seed`, `shuffle` and `batch_size` must be the same. The number of hosts may differ, except between steps that are bucketed together."""
     start_step: int
-    """Number of batches to skip on this host, from the start or after `state`. It is not for on_bad="skip", where the records of a step are unknown in advance. (default: 0)."""
+    """Number of batches to skip on this host, from the start or after `state`. (default: 0)."""
     window_bytes: str | int
     """Size of the window for "window": framed bytes, as a number or as text such as "64MiB". (default: 64MiB)."""
     label: str | bool

@@ -147,11 +147,9 @@ class Order(Options):
         parse=parse_state,
     )
     start_step: int = declare(
-        "Number of batches to skip on this host, from the start or after `state`. It is not for "
-        'on_bad="skip", where the records of a step are unknown in advance.',
+        "Number of batches to skip on this host, from the start or after `state`.",
         default=0,
         parse=parse_not_negative,
-        excludes=(("on_bad", "skip"),),
     )
     window_bytes: int = declare(
         'Size of the window for "window": framed bytes, as a number or as text such as "64MiB".',
@@ -341,6 +339,11 @@ class Training:
         return "drop" in (self.arrays.nulls, self.graph.nulls, self.tensors.nulls)
 
     def __post_init__(self) -> None:
+        if self.memory.on_bad == "skip" and self.order.start_step:
+            raise UsageError(
+                'start_step has no meaning here: with on_bad="skip" nobody knows at which record a step begins; '
+                "give a `state` instead"
+            )
         if self.memory.on_bad == "skip" and self.order.hosts[0] > 1:
             raise UsageError(
                 'on_bad="skip" makes batches of what is left, and hosts (or ranks of torch.distributed) that skip '
@@ -372,6 +375,7 @@ class Training:
                     raise UsageError(
                         f"{name} has no meaning here: batch_size=None gives single records"
                     )
+        # The type of a field is the name of its class of options.
         names = {str(one.type): one.name for one in fields(cls)}
         groups: dict[str, Any] = {
             names[group.__name__]: values[group] for group in values.call.classes
