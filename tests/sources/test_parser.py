@@ -201,6 +201,31 @@ def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number:
     assert not list(folder.glob("out/_run-*"))
 
 
+@pytest.mark.sweep
+def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: Path) -> None:
+    recordmill.build("in", "undisturbed", parser="my.py:parse_slowly", name="n", threads=2)
+    random = np.random.default_rng(1)
+    kills, round_number = 0, 0
+    while kills < 50:
+        round_number += 1
+        out, begun = folder / f"out{round_number}", 0
+        (folder / "log").unlink(missing_ok=True)
+        while True:
+            process = start_build(folder, out.name, "my.py:parse_slowly", PARSER_SLEEP="0.4")
+            # the second half of the range is after the parsing, while shards are written
+            try:
+                process.communicate(timeout=float(random.uniform(1.5, 8)))
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                begun += 1
+        kills += begun
+        assert shards(out) == shards(folder / "undisturbed")
+        assert 6 <= len(parsed_files(folder)) <= 6 + 2 * begun
+        assert not list(out.glob("_run-*"))
+
+
 def test_changed_file_or_changed_parser_is_parsed_again(folder: Path) -> None:
     process = start_build(folder, "out", "my.py:parse_slowly", PARSER_SLEEP="30")
     wait_until_parsed(folder, 0)
