@@ -18,7 +18,7 @@ PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "training": (["keras", "tensorflow", "apache_beam"], {"\n>>> ": 16}),
     "checks": (["apache_beam"], {"```console": 2}),
     "report": (["apache_beam"], {}),
-    "coming-from": (["tensorflow_transform", "tensorflow_datasets"], {"```python": 9}),
+    "coming-from": (["tensorflow_transform", "tensorflow_datasets"], {"```python": 14}),
     "transform": (["tensorflow_transform", "keras"], {"```python": 5}),
 }
 LONG = ("checks", "transform")
