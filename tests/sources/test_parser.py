@@ -223,7 +223,9 @@ def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: P
         kills += begun
         assert shards(out) == shards(folder / "undisturbed")
         assert 6 <= len(parsed_files(folder)) <= 6 + 2 * begun
-        assert not list(out.glob("_run-*"))
+        # A build that was killed after its commit is complete, and repeating it is refused.
+        assert process.returncode == 0 or begun
+        assert process.returncode or not list(out.glob("_run-*"))
 
 
 def test_changed_file_or_changed_parser_is_parsed_again(folder: Path) -> None:
