@@ -288,7 +288,7 @@ def _note_lengths(shards: Sequence[ShardFile], units: Sequence[Unit]) -> list[st
     lengths, problems = read_lengths(foreign)
     counts = Counter[int]()
     for unit in units:
-        counts[unit.begin_file] += unit.rows
+        counts[unit.begin_file] += unit.rows or 0
     for ordinal, shard in enumerate(shards):
         problem = compare_length(shard.path, counts[ordinal], lengths.get(shard.path))
         problems += [problem] if problem is not None else []
