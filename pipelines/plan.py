@@ -33,12 +33,11 @@ from recordmill.sources.common.layout import (
     note_unused_partitions,
     read_layout,
 )
-from recordmill.sources.images.file_columns import join_named_files
-from recordmill.sources.images.samples import detect_samples
 from recordmill.sources.parser.source import ParsedSource, plan_parsed
 from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES, Kind, find_kind
-from recordmill.sources.values.column_join import PlanFunction, PlanStep, join_folder_columns
+from recordmill.sources.values.column_join import PlanFunction, join_folder_columns
 from recordmill.sources.values.text_formats import join_parsed_texts
+from recordmill.storage.archives import archive_path
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
@@ -161,7 +160,16 @@ def detect_input_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> 
         UsageError: The kind can't be detected.
     """
     # Data sets come first, because their folders also contain JSON and NumPy files.
-    return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing, kinds)
+    return _detect_data_sets(listing) or _detect_samples(listing) or detect_kind(listing, kinds)
+
+
+def _detect_samples(listing: Listing) -> tuple[str, str] | None:
+    if not all(archive_path(file.path) for file in listing.files):
+        return None
+    # Imported here, because most builds need no module for images.
+    from recordmill.sources.images.samples import detect_samples
+
+    return detect_samples(listing)
 
 
 def _to_paths(source: Any) -> list[str] | None:
@@ -264,13 +272,14 @@ def _plan(
 
     plan: PlanFunction = plan_tables
     # Each step joins columns to the records of the steps before.
-    steps: tuple[PlanStep, ...] = (
-        partial(join_parsed_texts, options=kind_options),
-        partial(join_named_files, options=kind_options, follow_links=follow_links),
-        partial(join_folder_columns, options=kind_options),
-    )
-    for step in steps if kind.has_partitions else ():
-        plan = partial(step, plan)
+    if kind.has_partitions:
+        plan = partial(join_parsed_texts, plan, options=kind_options)
+        if kind_options.file_columns:
+            # Imported here, because most builds need no module for images.
+            from recordmill.sources.images.file_columns import join_named_files
+
+            plan = partial(join_named_files, plan, options=kind_options, follow_links=follow_links)
+        plan = partial(join_folder_columns, plan, options=kind_options)
     planned = plan(files, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
     with_notes: Source = replace(planned, notes=notes)  # type: ignore[type-var]

@@ -122,6 +122,16 @@ def test_importing_a_folder_loads_neither_beam_nor_tensorflow(folder: str) -> No
     assert f"recordmill.{folder}" in loaded
 
 
+def test_build_of_a_table_loads_no_module_of_images(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("x,y\n1,a\n2,b\n")
+    words = ["recordmill", "build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out")]
+    loaded = loaded_after(
+        f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
+    )
+    assert "recordmill.sources.csv.source" in loaded
+    assert not [name for name in loaded if name.startswith("recordmill.sources.images")]
+
+
 def test_modules_of_a_build_do_not_load_tensorflow() -> None:
     """Beam itself must not bring it in either: a build that loads TensorFlow starts several seconds
     later.

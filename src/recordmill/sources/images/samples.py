@@ -350,9 +350,9 @@ class _MemberColumns:
 
 
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
-    """Detects if a listing contains samples.
+    """Detects if a listing of members of archives contains samples.
 
-    Only members of archives are detected, and most of them must be in samples of several files.
+    Most of the members must be in samples of several files.
     Other tools also write ZIP archives of images, each with another file of the same name. So the
     members of a ZIP archive must also include an ending of WebDataset's labels.
 
@@ -360,8 +360,6 @@ def detect_samples(listing: Listing) -> tuple[str, str] | None:
         (SAMPLES_KIND, the reason for a note), or None.
     """
     archives = dict.fromkeys(archive_path(file.path) for file in listing.files)
-    if not all(archives):
-        return None
     samples, _ = _group_by_stem(listing.files)
     multi_file_samples = [sample for sample in samples if len(sample) > 1]
     if not all(map(is_tar, archives)) and not any(

@@ -46,8 +46,6 @@ from recordmill.storage.file_table import FileTable
 _FOLDER_PREFIX = "partition/"
 _INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
 PlanFunction = Callable[[FileTable, PlanOptions], Source]
-# Plans files by the function that is its first argument, and joins columns to the records.
-PlanStep = Callable[[PlanFunction, FileTable, PlanOptions], Source]
 
 
 class JoinedRows(NamedTuple):
