@@ -36,10 +36,19 @@ _CALLS = {
 _HEAD = """\
 # Options
 
-Written by `docs/make_reference.py` from `src/recordmill/options/`. `recordmill COMMAND --help` shows the options marked
-with •, `--help-all` all of them. In Python each is a keyword: `--max-rejects` is `max_rejects=`, `--no-shuffle` is
-`shuffle=False`; `recordmill.build?` in IPython shows their types. Options marked with ◆ decide the bytes that come out:
-equal inputs and equal values of these give equal files.
+This page lists all options of all commands:
+
+```text
+recordmill COMMAND --help        # the options marked with •
+recordmill COMMAND --help-all    # all options
+```
+
+* **In Python** each option is a keyword. `--max-rejects` is `max_rejects=`, and `--no-shuffle` is `shuffle=False`. In
+  IPython, `recordmill.build?` shows the types.
+* **Options marked with ◆** determine the bytes of the output. Equal inputs and equal values of these options give equal
+  files.
+
+`docs/make_reference.py` writes this page from `src/recordmill/options/`.
 """
 
 

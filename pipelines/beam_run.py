@@ -143,7 +143,7 @@ def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
         UsageError: `arguments` is a string, which would be split into characters.
     """
     if isinstance(arguments, str):
-        raise UsageError(f"beam_args is a text; give a list: beam_args={arguments.split()}")
+        raise UsageError(f"beam_args must be a list, not a text: beam_args={arguments.split()}")
     return tuple(arguments)
 
 

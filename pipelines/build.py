@@ -392,7 +392,7 @@ def _describe_location(path: Path, out: str, error: OSError) -> str:
     local folder in which the output is prepared.
     """
     if is_remote(out):
-        return f"{path} (where TMPDIR has what goes to {out} prepared)"
+        return f"{path} (in TMPDIR, where the files for {out} are prepared)"
     return str(path) if error.filename is None else os.fspath(error.filename)
 
 
@@ -405,7 +405,10 @@ def _describe_outcome(run: Run) -> str:
             else "the data set is complete"
         )
     except (OSError, DataError):
-        return "whether the data set was written is unknown: run `recordmill verify` when the disk can be read"
+        return (
+            "it is unknown whether the data set was written: run `recordmill "
+            "verify` when the disk can be read"
+        )
 
 
 def _is_output_error(error: OSError, out: Path) -> bool:
@@ -532,7 +535,7 @@ def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
     if source.schema[name].dtype != "string" or source.schema[name].shape:
         described = source.schema[name].describe()
         raise UsageError(
-            "{split_column}: it is {described}; only a text says a split",
+            ("{split_column}: the column is {described}, and only text can name a split"),
             split_column=option("split_column", name),
             described=described,
         )
@@ -652,7 +655,7 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         )
     if source.schema[column].shape:
         raise UsageError(
-            "{option}: it holds {schema}; name a column of single values",
+            "{option}: the column holds {schema}; name a column of single values",
             option=option(keyword, column),
             schema=source.schema[column].describe(),
         )

@@ -206,7 +206,8 @@ def _find_raw_record_files(source: Any) -> list[str] | None:
     files = records.open_files
     if records.filter.is_active or files.infer_from is not None or schema != files.schema:
         raise UsageError(
-            f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
+            "a selection of records or features can't be built if the records are of "
+            f"type {schema.message}: open all of them"
         )
     return [file.path for file in files.catalog.files]
 
@@ -244,8 +245,8 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
             and is_within(target, root.path.rstrip("/") or "/")
         ):
             raise UsageError(
-                "{out} lies inside the INPUT {argument}: a later build would read its own "
-                "output; put it beside",
+                "{out} is inside the INPUT {argument}, so a later build would read "
+                "its own output; choose a folder outside of it",
                 out=option("out", out),
                 argument=root.argument,
             )

@@ -404,7 +404,9 @@ def _plan_or_resume(
             if finished is not None and finished.worker_tasks
             else len(plan.tasks)
         )
-        message = f"going on from an earlier read: {len(finished_counts)} of {num_tasks} outputs were finished"
+        message = (
+            f"resuming an earlier read: {len(finished_counts)} of {num_tasks} outputs are finished"
+        )
         plan = replace(plan, notes=(*plan.notes, message))
         call.display.print_line(message)
     progress.begin(
@@ -550,7 +552,7 @@ def _explain_stop(
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error
     location = (
-        f"{folder.out} (where TMPDIR has what goes to {out} prepared)"
+        f"{folder.out} (in TMPDIR, where the files for {out} are prepared)"
         if is_remote(out)
         else folder.out
     )
@@ -566,8 +568,8 @@ def _make_resume_error(error: BaseException, folder: RunFolder, count: int) -> B
         count: The number of finished outputs.
     """
     remedy = (
-        f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
-        f"to drop them, remove {folder.path}"
+        f"{count} finished output{'s are' if count > 1 else ' is'} kept: repeat the "
+        f"same command to continue; to discard them, remove {folder.path}"
     )
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"stopped; {remedy}")
@@ -576,7 +578,7 @@ def _make_resume_error(error: BaseException, folder: RunFolder, count: int) -> B
             f"{error.filename or folder.out}: {error.strerror or error}; {remedy}"
         )
     return RecordmillError(
-        "out of memory: give less {memory} or fewer {threads}, or a larger machine; {remedy}",
+        ("out of memory: use less {memory}, fewer {threads} or a larger machine; {remedy}"),
         memory=option("memory"),
         threads=option("threads"),
         remedy=remedy,
@@ -702,8 +704,9 @@ def describe_estimate(estimate: ReadEstimate) -> str:
         missing = "" if column.feature.required else ", may be missing"
         lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}")
     lines.append(
-        f"disk: about {format_size(estimate.disk_bytes)} (from {estimate.sampled:,} records looked at); memory: at "
-        f"most {format_size(estimate.memory_bytes)}"
+        f"disk: about {format_size(estimate.disk_bytes)} (estimated from "
+        f"{estimate.sampled:,} records); memory: at most "
+        f"{format_size(estimate.memory_bytes)}"
     )
     notes = [Message("note: {note}", note=note) for note in estimate.notes]
     return join_messages("\n", [*lines, *notes])

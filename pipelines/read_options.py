@@ -90,12 +90,13 @@ def parse_images(
     channels = 3 if channels is None else channels
     if channels not in CHANNELS:
         raise UsageError(
-            "{channels}: 1 (gray), 3 (RGB) or 4 (RGBA)", channels=option("channels", channels)
+            "{channels}: must be 1 (gray), 3 (RGB) or 4 (RGBA)",
+            channels=option("channels", channels),
         )
     size = None if resize is None else parse_image_size(resize)
     if size is not None and not (min(size) > 0 and size[0] * size[1] <= _MAX_RESIZED_PIXELS):
         raise UsageError(
-            "{resize}: 1 to {max_resized_pixels} pixels",
+            "{resize}: the size must be 1 to {max_resized_pixels} pixels",
             resize=option("resize", resize),
             max_resized_pixels=_MAX_RESIZED_PIXELS,
         )
@@ -121,7 +122,7 @@ def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
         return UnresolvedTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
-            "{decode_tensor}: FEATURE, or FEATURE=DTYPE[SHAPE] as in "
+            "{decode_tensor}: write FEATURE, or FEATURE=DTYPE[SHAPE] as in "
             "depth=float32[-1,4]; {conversion_dtypes}",
             decode_tensor=option("decode_tensor", text),
             conversion_dtypes=conversions.CONVERSION_DTYPES,
@@ -241,7 +242,7 @@ def _parse_columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | Non
     )
     if not names or "" in names:
         raise UsageError(
-            "{columns}: names with commas between them", columns=option("columns", columns)
+            "{columns}: write names with commas between them", columns=option("columns", columns)
         )
     if len(set(names)) < len(names):
         raise UsageError("{columns}: a feature is named twice", columns=option("columns", columns))

@@ -86,9 +86,7 @@ def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
     """
     manifest = load_manifest(out)
     if not manifest.transform:
-        raise UsageError(
-            f"{os.fspath(out)} was built without a transform: there is none to take from it"
-        )
+        raise UsageError(f"{os.fspath(out)} was built without a transform")
     return SavedTransformOrigin(
         os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out))
     )
@@ -166,8 +164,9 @@ def _check_same_features(origin: SavedTransformOrigin, schema: Schema) -> None:
         if feature.name not in schema or schema[feature.name] != feature:
             detail = schema[feature.name].describe() if feature.name in schema else "not there"
             raise UsageError(
-                f"the transform of {origin.out} takes {feature.name!r} as {feature.describe()}"
-                f"{', always there' if feature.required else ''}; here it is {detail}"
+                f"the transform of {origin.out} takes {feature.name!r} as "
+                f"{feature.describe()}{', never missing' if feature.required else ''}"
+                f"; here it is {detail}"
             )
 
 
@@ -416,9 +415,10 @@ def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
     node = _GRAPH_NODE.search(str(error))
     location = f" in operation {node[1]}" if node else ""
     return (
-        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{location}; is there no record in "
-        "it, or does the function fail for some of them? Analysers see all records of the split, and assertions are "
-        "held before any record is a reject"
+        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}"
+        f"{location}. Either the split has no record, or the function fails for some "
+        "records. Analysers and assertions see all records of the split, also those "
+        "that would become rejects"
     )
 
 

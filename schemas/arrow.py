@@ -217,14 +217,15 @@ def _feature_from_metadata(field: pa.Field, metadata: bytes) -> Feature:
 def _parse_object(text: bytes) -> dict[str, Any]:
     parsed = json.loads(text)
     if not isinstance(parsed, dict):
-        raise TypeError("no JSON object")
+        raise TypeError("not a JSON object")
     return parsed
 
 
 def _damaged_metadata(owner: str, error: Exception) -> DataError:
     reason = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
     return DataError(
-        f"{owner}: its metadata {METADATA_KEY.decode()!r} is damaged ({reason}); remove it, or write it anew"
+        f"{owner}: its metadata {METADATA_KEY.decode()!r} is damaged ({reason}); "
+        "remove it, or write it again"
     )
 
 

@@ -140,7 +140,7 @@ class Description:
         for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise UsageError(
-                    "{option}: it says nothing; give a text, or leave it out",
+                    "{option}: the text is empty; give a text, or leave the option out",
                     option=option(name, value),
                 )
         return cls(**{field.name: (texts[field.name] or "").strip() for field in fields(cls)})

@@ -72,21 +72,21 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
     """
     if features <= (max_features := max_feature_count(memory_bytes)):
         return
-    remedy: str = "names that are data can't be features; make them values"
+    remedy: str = "if the names are data, make them values of a feature"
     if max_features < MAX_FEATURES:
         current_option, sufficient_option = (
             option("memory", f"{size >> 20}MiB")
             for size in (memory_bytes, MAX_FEATURES * _BYTES_PER_FEATURE)
         )
         remedy = Message(
-            "{current_option} allows no more, and {sufficient_option} {max_features}; "
-            "names that are data can't be features",
+            "{current_option} allows no more, and {sufficient_option} would allow "
+            "{max_features}; if the names are data, make them values of a feature",
             current_option=current_option,
             sufficient_option=sufficient_option,
             max_features=f"{MAX_FEATURES:,}",
         )
     raise DataError(
-        "it has {features} features or more, and the most is {max_features}: {remedy}",
+        "it has {features} features or more, and at most {max_features} are allowed: {remedy}",
         features=f"{features:,}",
         max_features=f"{max_features:,}",
         remedy=remedy,
@@ -335,9 +335,11 @@ class Schema:
                 f"feature named twice: {sorted({n for n in names if names.count(n) > 1})}"
             )
         if self.label is not None and self.label not in by_name:
-            raise ValueError(f"label {self.label!r} is no feature; there are {', '.join(by_name)}")
+            raise ValueError(
+                f"label {self.label!r} is not a feature; there are {', '.join(by_name)}"
+            )
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES):
-            raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
+            raise ValueError(f"message is Example, SequenceExample or bytes, not {self.message!r}")
         object.__setattr__(self, "_by_name", by_name)  # the class is frozen
         # The context and the feature lists of a SequenceExample are two maps, so a name may occur
         # in both.

@@ -245,7 +245,7 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
             proto.annotation.tag.append(f"{_TAG_PREFIX}order={json.dumps(schema.names)}")
     elif steps:
         raise ValueError(
-            f"feature {steps[0].name!r} stands in a feature list, but the records are {schema.message}"
+            f"feature {steps[0].name!r} is in a feature list, but the records are {schema.message}"
         )
     for feature in schema:
         for name, representation in _make_representations(feature, schema.message).items():
@@ -307,7 +307,7 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         )
     except (text_format.ParseError, RecursionError, ValueError) as error:
         raise DataError(
-            "is no tensorflow_metadata schema: {error}", error=error, source=source
+            "is not a tensorflow_metadata schema: {error}", error=error, source=source
         ) from None
     try:
         return _parse_schema(proto)
@@ -430,8 +430,9 @@ def _check_entries(feature: Feature, entry: Any, entry_names: set[str]) -> None:
             schema_pb2.FeatureType.Name(_ENTRY_TYPES[feature.kind]),
         )
         raise DataError(
-            f"feature {feature.name!r} has type {actual_type}, but {feature.describe()} is held as {needed_type}; "
-            f"change the type or the {_TAG_PREFIX}dtype tag"
+            f"feature {feature.name!r} has type {actual_type}, but "
+            f"{feature.describe()} is stored as {needed_type}; change the type or the "
+            f"{_TAG_PREFIX}dtype tag"
         )
 
 

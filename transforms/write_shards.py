@@ -282,7 +282,7 @@ class WriteShards(beam_types.PTransform):
                 raise UsageError(f"no column {column!r}; {available_names(column, schema.names)}")
         if compression not in SHARD_SUFFIXES:
             raise UsageError(
-                "{compression}: one of {shard_suffixes}",
+                "{compression}: must be one of {shard_suffixes}",
                 compression=option("compression", compression),
                 shard_suffixes=", ".join(SHARD_SUFFIXES),
             )

@@ -37,10 +37,10 @@ def template_metadata() -> dict[str, Any]:
     inputs = [
         _parameter(
             "input",
-            "what is built: gs://BUCKET/FOLDER or a glob; several with ; between them",
+            "inputs of the build: gs://BUCKET/FOLDER or a glob; separate several with ;",
             required=True,
         ),
-        _parameter("kind", "the kind of the input (default: by its content)", KIND_NAMES),
+        _parameter("kind", "kind of input (default: detected from the content)", KIND_NAMES),
     ]
     options = [_of_option(name, option) for name, option in _options().items()]
     return {

@@ -129,7 +129,7 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"
         return [
             *findings,
-            ClusterFinding("Flink", f"{flink.url} gives no answer ({reason})", remedy),
+            ClusterFinding("Flink", f"{flink.url} does not answer ({reason})", remedy),
             # The version of the cluster is unknown, so more than this can't be checked.
             *_check_jar_exists(flink_options),
         ]
@@ -139,7 +139,10 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         findings.append(_check_jar(flink_options, overview))
     if portable.environment_type == "LOOPBACK" and overview.task_managers > 1:
         detail = f"LOOPBACK serves one TaskManager, and there are {overview.task_managers}"
-        remedy = "--environment_type=PROCESS with recordmill-worker, or EXTERNAL with a worker pool beside each"
+        remedy = (
+            "--environment_type=PROCESS with recordmill-worker, or EXTERNAL "
+            "with a worker pool next to each"
+        )
         findings.append(ClusterFinding("workers", detail, remedy))
     return findings
 
@@ -153,12 +156,12 @@ def _check_slots(flink: Flink, overview: Overview, parallelism: int | None) -> C
             "start one, with taskmanager.numberOfTaskSlots slots",
         )
     if overview.free < (parallelism or 1):
-        jobs = f"an end of the jobs that hold them ({flink.url}/#/job/running)"
-        fewer = f"--parallelism={overview.free}, " if overview.free else ""
+        jobs = f"end the jobs that use the slots ({flink.url}/#/job/running)"
+        fewer = f"use --parallelism={overview.free}, " if overview.free else ""
         return ClusterFinding(
             "slots",
             f"{parallelism or 1} are needed, {detail}",
-            f"{fewer}more TaskManagers, or {jobs} helps",
+            f"{fewer}start more TaskManagers, or {jobs}",
         )
     return ClusterFinding("slots", detail)
 
@@ -187,7 +190,7 @@ def _check_jar(options: Any, overview: Overview) -> ClusterFinding:
             }
     except (OSError, zipfile.BadZipFile):
         return ClusterFinding(
-            "job server", f"{jar} is no jar", "name the jar of Beam's Flink job server"
+            "job server", f"{jar} is not a jar", "name the jar of Beam's Flink job server"
         )
     if "flink" not in engines:
         jar_version = (
@@ -196,7 +199,9 @@ def _check_jar(options: Any, overview: Overview) -> ClusterFinding:
             else "not known as Beam's job server"
         )
         return ClusterFinding(
-            "job server", f"{jar} is {jar_version}", "" if not engines else "name that of Flink"
+            "job server",
+            f"{jar} is {jar_version}",
+            "" if not engines else ("name the jar for Flink"),
         )
     if engines["flink"] != version:
         remedy = (
@@ -226,7 +231,7 @@ def _check_endpoint(endpoint: str) -> ClusterFinding:
         except grpc.FutureTimeoutError:
             return ClusterFinding(
                 "job server",
-                f"nobody answers at --job_endpoint {endpoint}",
+                f"nothing answers at --job_endpoint {endpoint}",
                 "start it, or name another HOST:PORT",
             )
     return ClusterFinding("job server", f"answers at {endpoint}")

@@ -105,7 +105,7 @@ def _requires_flink(method: _Method) -> _Method:
         try:
             return method(flink, *arguments)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise EngineGone(f"{flink.url} is no REST address of Flink") from None
+            raise EngineGone(f"{flink.url} is not a REST address of Flink") from None
 
     return wrapper  # type: ignore[return-value]
 
@@ -242,7 +242,7 @@ class Flink:
 
         # urlopen would open other schemes, too, such as file:
         if not self.url.startswith(("http://", "https://")):
-            raise EngineGone(f"{self.url} is no http address")
+            raise EngineGone(f"{self.url} is not an http address")
         try:
             request = urllib.request.Request(self.url + path, method=method)
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SEC) as answer:

@@ -32,7 +32,10 @@ _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _BEAM_PREFIX = re.compile(r"^Pipeline \S+ failed in state \w+: ")
-_WORKER_OOM = "a worker ran out of memory{details}: give less {memory}, fewer workers on a host, or larger hosts"
+_WORKER_OOM = (
+    "a worker ran out of memory{details}: use less {memory}, fewer workers "
+    "on a host, or larger hosts"
+)
 # loggers to which Beam writes the output of job servers
 _JOB_SERVER_LOGGERS = (
     "FlinkJarJobServer",
@@ -71,10 +74,14 @@ def summarize_error(text: str) -> str:
     ]
     if (module := _MISSING.search(text)) is not None:
         name = module[1].split(".")[0]
-        return f"the workers have no module {name!r}: install there what is installed here (docs/cluster.md, Workers)"
+        return (
+            f"the workers have no module {name!r}: install the same packages there "
+            "(docs/cluster.md, Workers)"
+        )
     if (memory := _OOM.search(text)) is not None and not errors:
         return (
-            f"a TaskManager ran out of memory ({memory[1].strip()}): give taskmanager.memory.process.size 5120m and "
+            f"a TaskManager ran out of memory ({memory[1].strip()}): set "
+            "taskmanager.memory.process.size 5120m and "
             "taskmanager.memory.task.off-heap.size 768m"
         )
     # If one error caused another, the last one explains more. Errors of recordmill come before all
@@ -96,9 +103,9 @@ def summarize_error(text: str) -> str:
             else f"{kind}: {message}"[:_MAX_CHARACTERS].rstrip(": ")
         )
     java_errors = _JAVA.findall(text)
-    return (java_errors[-1] if java_errors else (lines[0] if lines else "it said nothing")).strip()[
-        :_MAX_CHARACTERS
-    ]
+    return (
+        java_errors[-1] if java_errors else (lines[0] if lines else ("the engine gave no reason"))
+    ).strip()[:_MAX_CHARACTERS]
 
 
 def _continuation_lines(lines: Sequence[str]) -> Iterator[str]:
@@ -137,7 +144,7 @@ def save_text(text: str, name: str) -> str:
 def make_engine_error(text: str, name: str) -> EngineError:
     """Returns the error of a failed job, after saving the complete text."""
     return EngineError(
-        "{summary} (all that the engine said: {path})",
+        "{summary} (complete output of the engine: {path})",
         summary=summarize_error(text),
         path=save_text(text, name),
     )

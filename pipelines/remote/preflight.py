@@ -144,7 +144,7 @@ def _make_findings(answers: Sequence[dict[str, Any]], probe: ProbeResult) -> lis
             "workers",
             f"{len(answers)} answered, on {', '.join(hosts)}"
             if answers
-            else "the engine hands back no counters",
+            else "the engine returns no counters",
         )
     ]
     for answer in answers:
@@ -155,7 +155,7 @@ def _make_findings(answers: Sequence[dict[str, Any]], probe: ProbeResult) -> lis
         ]
         if differences:
             remedy = (
-                "install the same there: other versions may write other bytes, or fail to unpickle"
+                "install the same versions there: others may write other bytes, or fail to unpickle"
             )
             findings.append(
                 ClusterFinding(
@@ -194,8 +194,9 @@ def _remedy_for_silence(options: Any) -> str:
     portable = options.view_as(PortableOptions)
     config = portable.environment_config
     return {
-        "EXTERNAL": f"is a worker pool at {config} beside each TaskManager, with the environment's bin first in "
-        "its PATH? Its own output says why a worker did not start",
+        "EXTERNAL": f"is a worker pool at {config} next to each TaskManager, with the "
+        "environment's bin first in its PATH? Its own output says why a "
+        "worker did not start",
         "PROCESS": f"is the command of {config} on every TaskManager's host, and does it run there?",
         "LOOPBACK": "LOOPBACK needs the engine on this machine",
     }.get(
@@ -260,7 +261,7 @@ def doctor(
     if runner is None:
         engine = "--runner=FlinkRunner --flink_master=HOST:8081"
         raise UsageError(
-            "{runner} is needed: which engine to look at, for example {engine}",
+            "{runner} is needed to name the engine, for example {engine}",
             runner=option("runner"),
             engine=engine,
         )
@@ -293,7 +294,7 @@ def _check_inputs(
     try:
         files = list_inputs(paths, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
-        return (), [ClusterFinding("INPUT", as_message(error), "name what is there")]
+        return (), [ClusterFinding("INPUT", as_message(error), "name files that exist")]
     files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
     return sample_files(files), [ClusterFinding("INPUT", files_here)]
 

@@ -28,7 +28,7 @@ from recordmill.storage.walk import RUN_PREFIX
 
 # states of a job of an engine
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
-RUNNING_HERE, DEAD = "at work on this machine", "dead"
+RUNNING_HERE, DEAD = "running on this machine", "dead"
 _SUBMISSION_SEC = 600  # the most time from the note about a job to its submission
 
 
@@ -139,7 +139,7 @@ def _list_disk_runs(out: Path) -> list[RunState]:
 
 def _local_state(run: Path) -> str:
     host = find_other_host(run)
-    return f"at work, or killed, on host {host}" if host else RUNNING_HERE
+    return f"running or killed, on host {host}" if host else RUNNING_HERE
 
 
 def _list_store_runs(out: str) -> list[RunState]:
@@ -166,8 +166,11 @@ def _describe_last_sign(put_times: Mapping[str, float]) -> str:
     """
     silent_sec = max(time.time() - max(put_times.values()), 0.0)
     if silent_sec <= LEASE_SEC:
-        return f"at work: heard of {format_duration(silent_sec)} ago"
-    return f"not heard of for {format_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
+        return f"running: last sign of life {format_duration(silent_sec)} ago"
+    return (
+        f"no sign of life for {format_duration(silent_sec)}: `recordmill clean` "
+        "shows whether it is dead"
+    )
 
 
 def _make_run_state(run: str, note: JobNote | None, local_state: str) -> RunState:
@@ -197,8 +200,8 @@ def _ask_engine(note: JobNote) -> tuple[str, str]:
             # forgotten, or has not arrived yet.
             flink.get_overview()
             if note.job or time.time() - note.started > _SUBMISSION_SEC:
-                return ENDED, "the engine knows nothing of it any more"
-    return UNKNOWN_STATE, "its engine can't be asked"
+                return ENDED, "the engine does not know this job any more"
+    return UNKNOWN_STATE, "its engine can't be reached"
 
 
 def _failure_summary(flink: Flink, job_id: str) -> str:

@@ -282,8 +282,8 @@ class _EngineJob:
         """Raises UsageError if the job would end with this process."""
         if "prism" in self._job.runner.lower():
             raise UsageError(
-                "{detach}: Prism ends with this process, and with it the job; name an engine "
-                "that stays",
+                "{detach}: Prism and its job end with this process; use an engine "
+                "that keeps running",
                 detach=option("detach", True),
             )
         if self._uses_loopback:
@@ -294,9 +294,9 @@ class _EngineJob:
             )
         if not self._outlives_process:
             raise UsageError(
-                "{detach}: the job server would end with this process; give "
-                "--flink_submit_uber_jar, which needs none, or --job_endpoint of one that "
-                "stays",
+                "{detach}: the job server would end with this process; use "
+                "--flink_submit_uber_jar, which needs no job server, or the "
+                "--job_endpoint of a permanent one",
                 detach=option("detach", True),
             )
 
@@ -416,7 +416,8 @@ class _EngineJob:
             raise make_engine_error(reason or "".join(map(str, self._failure)), self._job.name)
         if job is not None and job.state == "CANCELED":
             raise EngineError(
-                f"the job {self._job.name} was cancelled by somebody else; nothing was written"
+                f"the job {self._job.name} was cancelled by another user or program; "
+                "nothing was written"
             )
         if self._failure:
             raise make_engine_error(str(self._failure[0]), self._job.name)
@@ -435,13 +436,14 @@ class _EngineJob:
             self._cancel()
         except (EngineGone, TimeoutError, OSError) as error:
             raise MayBeRunning(
-                f"{reason}, but the job {self._job.name} may go on ({error}): what it writes was left alone; "
-                "`recordmill status OUT` says what became of it, and the next build removes it when it has ended"
+                f"{reason}, but the job {self._job.name} may still be running ({error}"
+                "), so its files were not removed. `recordmill status OUT` shows its "
+                "state, and the next build removes the files when it has ended"
             ) from None
         except KeyboardInterrupt:
             raise MayBeRunning(
-                f"{reason} twice: the job {self._job.name} may go on; what it writes was left alone; `recordmill "
-                "status OUT` says what became of it"
+                f"{reason} twice: the job {self._job.name} may still be running, so "
+                "its files were not removed. `recordmill status OUT` shows its state"
             ) from None
 
     def _cancel(self) -> None:
@@ -451,7 +453,7 @@ class _EngineJob:
             self._cancel_by_beam()
         # The submission was interrupted. The job may start later, and can't be cancelled yet.
         elif self.result is None and self._may_still_start:
-            raise TimeoutError(f"it was on its way to {self._endpoint or self._job.runner}")
+            raise TimeoutError(f"the job was being sent to {self._endpoint or self._job.runner}")
         self.close()
 
     @property
@@ -496,7 +498,7 @@ class _EngineJob:
             if is_late:
                 if self.result is not None and self._ended.is_set():
                     return ""
-                raise TimeoutError(f"it was on its way to {flink.url}")
+                raise TimeoutError(f"the job was being sent to {flink.url}")
 
     def _cancel_by_beam(self) -> None:
         """Cancels the job by Beam's interface. A job server of this process ends with its job."""
@@ -510,7 +512,7 @@ class _EngineJob:
         ):
             pass
         if not self._ended.is_set() and self._server is None:
-            raise TimeoutError(f"it did not end within {_CANCEL_SEC:.0f} s")
+            raise TimeoutError(f"the job did not end within {_CANCEL_SEC:.0f} s")
 
     def _ask_to_cancel(self) -> None:
         with contextlib.suppress(Exception):

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from recordmill.commands.main import run
 
         code = run(argv)
-        message = "stopped when all was done"
+        message = "stopped after everything was written"
         if argv is None:
             _ignore_signals()
         return code

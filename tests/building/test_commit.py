@@ -154,7 +154,7 @@ def test_worker_of_a_run_removed_as_dead_commits_nothing(tmp_path: Path) -> None
     folder.close()
     (tmp_path / late.data_name).mkdir()
     late.path.joinpath("rejects").mkdir(parents=True)
-    with pytest.raises(CommitConflict, match="took this one for dead"):
+    with pytest.raises(CommitConflict, match="treated this one as dead"):
         publish(late, b"x", 0)
     assert list_generations(tmp_path) == []
 
@@ -419,8 +419,8 @@ def test_run_is_dead_if_its_lock_is_free_and_it_is_local_or_silent(
     dead = ["_run-long-silent", "_run-of-a-killed-container", "_run-on-an-engine-long-silent"]
     states = {run.run: run.state for run in recordmill.status(tmp_path).runs}
     assert [name for name, state in states.items() if state == "dead"] == dead
-    assert states["_run-elsewhere"] == "at work, or killed, on host 'elsewhere'"
-    assert states[live.path.name] == "at work on this machine"
+    assert states["_run-elsewhere"] == "running or killed, on host 'elsewhere'"
+    assert states[live.path.name] == "running on this machine"
     assert [*recordmill.clean(tmp_path)] == dead
     assert remove_dead_runs(tmp_path) == dead
     live.close()

@@ -182,7 +182,7 @@ def test_direct_build_ends_early_only_over_the_reject_limit(
     monkeypatch.setattr(file_records, "BATCH_FILES", 2)
     with pytest.raises(
         RecordmillError,
-        match=r"at least \d+ records were rejected .* so the rest was not looked at",
+        match=r"at least \d+ records were rejected .* so the rest was not read",
     ):
         recordmill.build(
             tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3

@@ -78,14 +78,14 @@ CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception],
     "a key, and the order stays": (
         flipped(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize),
         RecordCountError,
-        r"the records written \(sum \w{16}\) are not those read \(sum \w{16}\)",
+        r"the records written \(sum \w{16}\) differ from those read \(sum \w{16}\)",
     ),
     "a lost block": (
         lambda run, shards: shards[:-1],
         RecordCountError,
-        r"1000 records were read, 0 rejected, 1000 put in order and \d+ written: they don't add up; nothing was comm",
+        r"1000 records were read, 0 rejected, 1000 sorted and \d+ written: these counts do not agree, so nothing was comm",
     ),
-    "a doubled block": (twice, RecordCountError, "are not those read"),
+    "a doubled block": (twice, RecordCountError, "differ from those read"),
     "a byte less": (cut(1), DataError, "ends at byte"),
     "an entry less": (cut(ENTRY_DTYPE.itemsize), DataError, "ends at byte"),
 }
@@ -118,7 +118,7 @@ def test_record_counts_pass_only_if_all_of_them_agree(
         (read, 0, ingested, shards[1:]),
         (read, 0, ingested, [fewer, *shards[1:]]),
     ):
-        with pytest.raises(RecordCountError, match="don't add up"):
+        with pytest.raises(RecordCountError, match="do not agree"):
             check_record_counts(*wrong)
 
 
@@ -150,7 +150,7 @@ def test_record_above_the_size_limit_of_readers_is_refused(
     blobs = [b"x" * (2000 if i == 7 else 10) for i in range(20)]
     with pytest.raises(
         DataError,
-        match=r"memory: record 7: \d+ bytes in one record, of which readers take 1000 at most",
+        match=r"memory: record 7: \d+ bytes in one record, and readers accept at most 1000",
     ):
         recordmill.build({"blob": blobs}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -112,7 +112,7 @@ def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:
     assert (np.diff(keys.astype(np.float64)) > 0).all()
     assert int(keys[-1]) < ordering.key_limit < 2**63
     with pytest.raises(
-        DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"
+        DataError, match=r"^3\.bin: has more records than the .* that .* allows for each of"
     ):
         ordering.assign(None, np.array([3], np.uint32), np.array([2**39], np.int64))
     few = KeyAssigner(KeyOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
@@ -189,7 +189,7 @@ def test_encoded_key_values_of_numbers() -> None:
     ]
     floats, _ = encode_key_values(pa.array([0.0, -0.0]))
     assert floats[:8].tobytes() == floats[8:].tobytes()
-    with pytest.raises(UsageError, match="name one of scalars"):
+    with pytest.raises(UsageError, match="name a column of single values"):
         encode_key_values(pa.array([[1]]))
 
 

@@ -59,7 +59,7 @@ def test_row_without_a_split_value_is_rejected(
         recordmill.build(source, tmp_path / "no", max_rejects=1, **options)
     place = {"csv": "line 3, row 1", "jsonl": "line 2", "parquet": "row 1"}.get(kind, "record 1")
     what = (
-        "--split-column split: is 'fold1', no word"
+        "--split-column split: 'fold1' does not name"
         if "split_column" in options
         else "--split-at x: has no value"
     )
@@ -116,7 +116,9 @@ def test_labels_file_of_images_may_hold_the_split_column(tmp_path: Path) -> None
 def test_column_that_looks_like_splits_is_noted(tmp_path: Path) -> None:
     result = recordmill.build(rows(), tmp_path / "out")
     # This note is known after the build only, and comes from the manifest: in Python's spelling.
-    assert any(note.endswith('; split_column="split" divides by it') for note in result.notes)
+    assert any(
+        note.endswith('. To use it for the splits: split_column="split"') for note in result.notes
+    )
     assert load_manifest(tmp_path / "out").statistics["notes"] == [*result.notes]
 
 
@@ -177,7 +179,7 @@ def test_split_at_compares_times_with_a_zone_in_utc(edge: str, tmp_path: Path) -
         (
             {"split": [1, 2]},
             {"split_column": "split"},
-            "--split-column split: it is int64; only a text says a split",
+            "--split-column split: the column is int64, and only text can name a split",
         ),
         (
             {"part": ["train", "test"]},
@@ -188,18 +190,22 @@ def test_split_at_compares_times_with_a_zone_in_utc(edge: str, tmp_path: Path) -
         (
             {"x": [0.5, np.nan]},
             {"split_at": "x"},
-            "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE",
+            "--split-at x: write COLUMN=VALUE or COLUMN=VALUE,VALUE",
         ),
-        ({"x": [0.5, np.nan]}, {"split_at": "x=1,2,3"}, "--split-at x=1,2,3: COLUMN=VALUE or"),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "x=1,2,3"},
+            "--split-at x=1,2,3: write COLUMN=VALUE or",
+        ),
         (
             {"x": [0.5, np.nan]},
             {"split_at": "x=2,1"},
-            "--split-at x: 2, 1: the second value must lie above the first",
+            "--split-at x: 2, 1: the second value must be above the first",
         ),
         (
             {"x": [0.5, np.nan]},
             {"split_at": "x=nan"},
-            "--split-at x: nothing lies below or above nan",
+            "--split-at x: no value can be below or above nan",
         ),
         (
             {"x": [0.5, np.nan]},

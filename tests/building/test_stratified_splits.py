@@ -109,7 +109,9 @@ def test_class_that_was_not_counted_is_an_error() -> None:
     strata = StratifiedSplits(
         "class", pa.array(["a"]), np.zeros((2, 1), compute_targets([0], [1.0]).dtype), False
     )
-    with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
+    with pytest.raises(
+        DataError, match="'b', a value that did not occur when the classes were counted"
+    ):
         strata.assign(
             pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2)
         )

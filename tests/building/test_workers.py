@@ -232,13 +232,13 @@ def test_shard_of_another_size_or_checksum_is_not_committed(
     steps = begin(source, out, tmp_path)
     found = steps.survey()
     placed = steps.put(steps.make(found))
-    with pytest.raises(RecordCountError, match="are not those read"):
+    with pytest.raises(RecordCountError, match="differ from those read"):
         steps.finish(found, placed[1:])
-    with pytest.raises(RecordCountError, match="are not those read"):
+    with pytest.raises(RecordCountError, match="differ from those read"):
         steps.finish(found, [*placed, placed[0]])
     name, size = placed[0].files[-1]
     put_bytes(steps.job_folder.data_path(*name.split("/")), b"short")
-    with pytest.raises(RecordmillError, match=f"5 bytes, which is not what was written|{size}"):
+    with pytest.raises(RecordmillError, match=f"5 bytes, not those that were written|{size}"):
         steps.finish(found, placed)
     assert list_generations(out) == []
     discard(steps.job_folder)
@@ -249,7 +249,7 @@ def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_pat
     steps = begin(source, out, tmp_path)
     put_bytes(steps.job_folder.run_path("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
     _load_cached.cache_clear()
-    with pytest.raises(DataError, match="is not what this build has written there"):
+    with pytest.raises(DataError, match="was changed after this build had written it"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
     put_bytes(
@@ -257,7 +257,7 @@ def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_pat
         b"cos\nsystem\n(S'false'\ntR.",
     )
     _load_cached.cache_clear()
-    with pytest.raises(DataError, match="is not what this build has written there"):
+    with pytest.raises(DataError, match="was changed after this build had written it"):
         found.layout.load()
 
 
@@ -291,7 +291,7 @@ def test_class_that_a_worker_does_not_have_is_reported(
     shared = place.share_value("plan", OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(
-        RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"
+        RecordmillError, match=r"'OfAScript'.* must be in a module that is installed there"
     ):
         shared.load()
 

@@ -45,7 +45,7 @@ SCHEMA = Schema(
         ("features: {fair: {min: 0}}", "no feature 'fair'.*did you mean fare"),
         ("featurs: {}", "has no 'featurs': one of features, .*; did you mean features"),
         ("features: {fare: {most: 3}}", "features.fare: has no 'most': one of present, min, "),
-        ("features: {fare: {min: 0, min: 1}}", "line 1: 'min' stands twice"),
+        ("features: {fare: {min: 0, min: 1}}", "line 1: 'min' occurs twice"),
         ("features: [fare]", "features: is a list, not a mapping"),
         ("features: {fare: 3}", "features.fare: is 3, not a mapping of present"),
         ("features: {fare: {present: much}}", "features.fare.present: is 'much', not a number"),
@@ -61,11 +61,11 @@ SCHEMA = Schema(
         ),
         (
             "features: {fare: {values: [1]}}",
-            "features: fare: values: is for texts and integers, and it holds float64",
+            "features: fare: values: is only for texts and integers, and the feature holds float64",
         ),
         (
             "features: {city: {zeros: 0.1}}",
-            "features: city: zeros: is for numbers, and it holds string",
+            "features: city: zeros: is only for numbers, and the feature holds string",
         ),
         ("features: {carrier: {shares: {XX: [0, 1]}}}", "no class 'XX'"),
         ("features: {city: {values: [1.5]}}", "is 1.5, neither a text nor a whole number"),
@@ -80,7 +80,7 @@ SCHEMA = Schema(
             r"keys: 'tags' holds string \[\?\]; name a feature of single values",
         ),
         ("splits: {tets: [0, 1]}", "splits: no split 'tets'.*did you mean test"),
-        ("- features", "is no mapping of rules"),
+        ("- features", "is not a mapping of rules"),
         ("features: !!python/object/apply:os.system [echo]", "could not determine a constructor"),
         ("features: " + "[" * 2_000 + "]" * 2_000, "nested too deep"),
         ("features: &x {fare: *x}", "nested too deep, or holds itself"),
@@ -155,11 +155,11 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
         ({"features": {"fare": {"present": 0.75}}}, []),
         (
             {"features": {"fare": {"min": 0.5}}},
-            ["range: the least value is 0, below 0.5", "1 values are infinite"],
+            ["range: the smallest value is 0, below 0.5", "1 values are infinite"],
         ),
         (
             {"features": {"fare": {"max": 5}}},
-            ["range: the greatest value is 7, above 5", "1 values are infinite"],
+            ["range: the largest value is 7, above 5", "1 values are infinite"],
         ),
         (
             {"features": {"fare": {"mean": [0, 3]}}},
@@ -176,7 +176,7 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
         ),
         (
             {"features": {"city": {"values": ["Rom", "Bonn"]}}},
-            ["12.5 % of the values, such as 'Oslo', are none of th"],
+            ["12.5 % of the values, such as 'Oslo', are not among th"],
         ),
         ({"features": {"city": {"values": ["Rom", "Bonn"], "other_values": 0.2}}}, []),
         (
@@ -249,7 +249,7 @@ WIDE = Schema(
         ),
         (
             {"features": {"code": {"values": [7]}}},
-            "at least 46.62 % of the values are none of those expected",
+            "at least 46.62 % of the values are not among the expected ones",
             True,
         ),
         (
@@ -269,7 +269,7 @@ WIDE = Schema(
         ),
         (
             {"features": {"code": {"distinct": [4999, 5001]}}},
-            "distinct values there are about",
+            "distinct: can't be judged from the statistics: there are about",
             False,
         ),
         ({"features": {"code": {"distinct": [0, 9]}}}, "distinct values, outside 0 to 9", True),
@@ -283,7 +283,7 @@ WIDE = Schema(
         ({"features": {"flag": {"values": ["true"]}}}, None, True),
         (
             {"features": {"flag": {"values": [False]}}},
-            "such as '1', are none of those expected",
+            "such as '1', are not among the expected ones",
             True,
         ),
         ({"features": {"a b": {"mean": [10, 30]}}}, "no value is finite", True),
@@ -358,13 +358,13 @@ def test_schema_contributes_domains_presence_and_comparators() -> None:
     assert rules.for_feature("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
     assert rules.drift == Thresholds(None, None, None, None)
     found = [str(one) for one in find_violations(statistics({"train": TRAIN}), SCHEMA, rules)]
-    assert ["presence" in found[0], "least value is 0" in found[1], "greatest" in found[2]] == [
+    assert ["presence" in found[0], "smallest value is 0" in found[1], "largest" in found[2]] == [
         True
     ] * 3
-    assert "such as 'Oslo', are none of those expected, above 10 %" in found[4]
+    assert "such as 'Oslo', are not among the expected ones, above 10 %" in found[4]
     changes = [str(one) for one in find_schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
     assert any(
-        "feature 'age': schema: schema.pbtxt has it, and the data set has not" in one
+        "feature 'age': schema: is in schema.pbtxt, but not in the data set" in one
         for one in changes
     )
     assert any("'carrier': schema: is new" in one for one in changes)
@@ -403,7 +403,7 @@ def test_expectation_error_lists_all_violations(tmp_path: Path) -> None:
     check_expectations(statistics({"train": TEST}), SCHEMA, Rules())
     for given in ({"leakage": {"records": 0}}, {"duplicates": {"keys": ["city"]}}):
         with pytest.raises(
-            UsageError, match="records are compared with each other once they are written"
+            UsageError, match="compares records with each other after they are written"
         ):
             read_expectations(given)
 

@@ -190,13 +190,13 @@ def test_out_that_holds_a_data_set_is_refused(
     [
         (
             RuntimeError("can't start new thread"),
-            "no more threads can be started: give fewer --threads",
+            "no more threads can be started: use fewer --threads",
         ),
         (
             ImportError("x.so: failed to map segment from shared object"),
-            "out of memory: give less --memory",
+            "out of memory: use less --memory",
         ),
-        (MemoryError(), "out of memory: give less --memory"),
+        (MemoryError(), "out of memory: use less --memory"),
     ],
 )
 def test_system_limit_is_reported_in_one_line(
@@ -427,5 +427,5 @@ def test_out_whose_name_is_not_utf8_is_refused(rows: Path, tmp_path: Path, paren
     done = subprocess.run(words, capture_output=True, check=False, cwd=odd if parent else None)
     assert done.returncode == 2
     assert (
-        b"--out ds: the name '\\xff' in its path is no UTF-8" if parent else b"no UTF-8"
+        b"--out ds: the name '\\xff' in its path is not UTF-8" if parent else b"not UTF-8"
     ) in done.stderr

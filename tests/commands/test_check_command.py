@@ -132,7 +132,7 @@ def test_leaks_and_duplicates_are_found_with_their_places(
 
 def test_remedy_of_a_violation_names_options_as_in_python(sets: Path) -> None:
     (found,) = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
-    assert "build with split_by= a feature" in found.remedy
+    assert "build with split_by= and a feature" in found.remedy
     assert found.remedy == found.to_json()["remedy"]
     assert found.remedy in str(found)
 
@@ -192,8 +192,8 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bare"], "bare: has no statistics; --recount reads its records for them"),
-        (["one", "--against", "bare"], "bare: has no statistics; --recount"),
+        (["bare"], "bare: has no statistics; to read its records: --recount"),
+        (["one", "--against", "bare"], "bare: has no statistics; to read its records: --recount"),
         (["one", "--against", "missing.pbtxt"], "missing.pbtxt: can't be read"),
         (["one", "--against", "missing.yaml"], "missing.yaml: can't be read"),
         (
@@ -203,14 +203,14 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
         (["one", "--against", "rows.yaml", "--against", "rules.yml"], "no feature 'fair'"),
         (
             ["one", "--against", "rules.yml", "--against", "rules.yml"],
-            "--against rules.yml: rules are given already",
+            "--against rules.yml: only one set of rules can be given",
         ),
-        (["one", "--against", "junk.pb"], "junk.pb: is no DatasetFeatureStatisticsList"),
+        (["one", "--against", "junk.pb"], "junk.pb: is not a DatasetFeatureStatisticsList"),
         (
             ["one", "--against", "empty.pb"],
-            "empty.pb: holds no statistics of features, or those of another version",
+            "empty.pb: contains no statistics of features, or those of another version",
         ),
-        (["one", "--against", "junk.pbtxt"], "junk.pbtxt: is no tensorflow_metadata schema"),
+        (["one", "--against", "junk.pbtxt"], "junk.pbtxt: is not a tensorflow_metadata schema"),
         (["one", "--against", ""], "is empty"),
         (["one", "--against", "nowhere"], "nowhere"),
         (
@@ -246,7 +246,7 @@ def test_damaged_data_set_is_exit_code_2(
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
     code, out, err = run_command(capfd, "check", tmp_path / "rows.csv")
     assert (code, out) == (2, "")
-    assert "this is no TFRecord file" in err
+    assert "this is not a TFRecord file" in err
     shutil.copytree(sets / "one", tmp_path / "one")
     (statistics,) = tmp_path.glob("one/data-*/statistics.pb")
     statistics.write_bytes(b"")
@@ -261,7 +261,8 @@ def test_statistics_without_a_feature_are_refused_as_another_version(
     kept = recordmill.open(sets / "one").statistics.select(["train", "test"], ["fare", "carrier"])
     monkeypatch.setattr("recordmill.reader.statistics.stored_statistics", lambda dataset: kept)
     with pytest.raises(
-        UsageError, match="has statistics of another version, without feature 'user'; recount=True"
+        UsageError,
+        match="has statistics of another version, without feature 'user'; to read its records: recount=True",
     ):
         recordmill.check(sets / "one")
 
@@ -311,12 +312,12 @@ def test_build_that_violates_expectations_commits_nothing(
             "no feature 'fair'; there are fare, user, carrier; did you mean fare",
         ),
         ({"expect": {"splits": {"test": [0, 1]}}}, "no split 'test'; there are train"),
-        ({"expect": {"leakage": {"records": 0}}}, "once they are written"),
+        ({"expect": {"leakage": {"records": 0}}}, "after they are written"),
         (
             {"expect": {"drift": {"missing": 0}}},
-            "drift: is of two data sets; leave it out of expect=",
+            "drift: compares two data sets; leave it out of expect=",
         ),
-        ({"expect": {"features": {"fare": {"drift": 0.1}}}}, "drift: is of two data sets"),
+        ({"expect": {"features": {"fare": {"drift": 0.1}}}}, "drift: compares two data sets"),
         ({"expect": {}, "stats": False}, "expect= and stats=False exclude each other"),
         ({"expect": "missing.yaml"}, "expect=.*can't be read"),
     ],

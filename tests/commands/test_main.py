@@ -78,7 +78,7 @@ def test_mistyped_word_is_answered_with_the_closest_one(
 
 def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
-    with pytest.raises(UsageError, match=r"sum to 1.1, more than all records") as error:
+    with pytest.raises(UsageError, match=r"sum to 1.1, and must sum to 1") as error:
         recordmill.build(tmp_path / "rows.csv", tmp_path / "out", splits="train=0.9,test=0.2")
     assert "rest=" not in str(error.value)
 
@@ -145,7 +145,7 @@ def test_unknown_flag_is_answered_with_help_all(
         )
         == 2
     )
-    assert f"; `recordmill {command} --help-all` says all options" in capsys.readouterr().err
+    assert f"; `recordmill {command} --help-all` shows all options" in capsys.readouterr().err
 
 
 def test_build_without_beam_is_refused_before_it_plans(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_inspect_prints_files_features_and_ranges(
     # one shard has 1 record, fewer than its part of the sample
     _, text, _ = run_command(capsys, "inspect", out, "--quiet", "--infer-from", 10)
     assert (
-        "all of this is of 9 records only (--infer-from): the first records of each of 4 files"
+        "this is based on 9 records only (--infer-from): the first records of each of 4 files"
         in text
     )
 

@@ -96,5 +96,5 @@ def test_data_set_in_another_process_knows_schema_and_matching_records(tmp_path:
 
 def test_mixture_of_mixtures_is_refused(faces: list[Any]) -> None:
     _, mixed, _ = faces
-    with pytest.raises(UsageError, match=r"a mixture takes .* as open\(\) gives it"):
+    with pytest.raises(UsageError, match=r"a mixture takes .* as open\(\) returns it"):
         recordmill.mixture([(mixed, 1)])

@@ -190,7 +190,9 @@ def test_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to
     if to in (option.outputs or OUTPUT_NAMES):
         make_settings(to=to, **given)
         return
-    with pytest.raises(UsageError, match=f"^{option.name}=.*: an option of .*, not of to=.{to}.$"):
+    with pytest.raises(
+        UsageError, match=f"^{option.name}=.*: works only with .*, not with to=.{to}.$"
+    ):
         make_settings(to=to, **given)
 
 

@@ -112,7 +112,7 @@ def test_every_pair_of_training_options_is_served_or_refused(pair: tuple[str, st
 
 @pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
 def test_options_of_batches_are_refused_for_single_records(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
+    with pytest.raises(UsageError, match=f"{name} has no effect here: batch_size=None"):
         Training.from_keywords("to_tf", None, {name: OTHER[name]})
 
 

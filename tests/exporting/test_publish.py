@@ -44,7 +44,7 @@ def test_error_at_any_rename_leaves_a_result_that_is_complete_or_can_be_complete
             try:
                 recordmill.read(sets[1], to, overwrite=True)
             except (OSError, RecordmillError) as error:
-                if "brings it there" in str(error):
+                if "moves it" in str(error):
                     assert not (to / "_read.json").exists()
                     assert recordmill.clean(to, remove=True) == {}
                     kept = tree(tmp_path / "whole")
@@ -85,7 +85,9 @@ def test_file_of_the_user_is_not_replaced(sets: tuple[Path, Path], tmp_path: Pat
     (to / "train").mkdir()
     (to / "train" / "mine.txt").write_text("mine")
     before = tree(to)
-    with pytest.raises(OSError, match="is in the way, and not of the old result; move it"):
+    with pytest.raises(
+        OSError, match="is in the way, and does not belong to the old result; move it"
+    ):
         recordmill.read(sets[1], to, to="npy", overwrite=True)
     assert tree(to) == before
 

@@ -169,7 +169,7 @@ def test_view_is_written_to_one_object(store: Store, out: str, source: str, tmp_
     assert view.to_parquet(uri) == uri
     near = view.to_parquet(tmp_path / "view.parquet")
     assert store.objects(out) == {"view.parquet": Path(near).read_bytes()}
-    with pytest.raises(UsageError, match="is there already: give overwrite=True"):
+    with pytest.raises(UsageError, match="already exists; overwrite=True"):
         view.to_parquet(uri)
     view.select(["id"]).to_parquet(uri, overwrite=True)
     assert pq.read_table(io.BytesIO(store.objects(out)["view.parquet"])).column_names == ["id"]
@@ -255,7 +255,7 @@ def test_location_with_other_content_is_refused_for_a_result(
     with pytest.raises(UsageError, match="is not empty"):
         recordmill.read(source, f"{out}-3")
     store.put(f"{out.partition(f'{BUCKET}/')[2]}-4/_reads/00000001.json", b'{"folder": "../out"}')
-    with pytest.raises(UsageError, match="not what a read writes"):
+    with pytest.raises(UsageError, match="was not written by a read"):
         recordmill.read(source, f"{out}-4", overwrite=True)
     with pytest.raises(UsageError, match="holds a data set of recordmill"):
         recordmill.read(source, out, runner="FlinkRunner")
@@ -276,7 +276,7 @@ def test_stopped_read_into_a_store_keeps_its_outputs(
         patched.setattr("recordmill.pipelines.read_beam.collect_outputs", stop)
         with pytest.raises(
             KeyboardInterrupt,
-            match="finished outputs are kept: the same command goes on from there",
+            match="finished outputs are kept: repeat the same command to continue",
         ):
             recordmill.read(source, out, **options)
     left = store.objects(out)
@@ -286,7 +286,7 @@ def test_stopped_read_into_a_store_keeps_its_outputs(
     again = recordmill.read(source, out, **options)
     count = len(again.paths)
     assert count > 2
-    assert f"going on from an earlier read: {count} of {count} outputs were finished" in again.notes
+    assert f"resuming an earlier read: {count} of {count} outputs are finished" in again.notes
     assert not [name for name in store.objects(out) if name.startswith("_run-")]
     with monkeypatch.context() as patched:
         patched.setattr("recordmill.pipelines.read_beam.collect_outputs", lambda *_: 1 / 0)

@@ -190,7 +190,7 @@ def test_output_of_another_size_or_count_is_refused(damaged: Path, tmp_path: Pat
             wrong = [replace(made[0], output=replace(made[0].output, name=name)), *made[1:]]
             listed.unlink()
             write_finished_list(read.run, wrong)
-            with pytest.raises(DataError, match="is not what this read has written there"):
+            with pytest.raises(DataError, match="was changed after this read had written it"):
                 read.take()
         assert read.written() == {}
 

@@ -136,7 +136,7 @@ def test_build_over_damaged_files_commits_or_keeps_every_old_byte(case: Path, pa
             found = recordmill.open(out, threads=1).to_table()["b"].to_pylist()
             assert sorted(found) == [f"y{i}" for i in range(5)], data
             # whose folder a manifest no longer names, nobody may remove; `verify` names it
-            stray = f"{out / folder}: is of no committed generation"
+            stray = f"{out / folder}: belongs to no committed generation"
             assert [str(problem) for problem in verify(out, threads=1)] in ([], [stray]), data
         assert tree(case / "beside") == {"kept": b"kept"}
         assert sorted(os.listdir(case)) == ["beside", "new.csv", "old.csv", "out", "template"]

@@ -44,10 +44,6 @@ def lay_out(folder: Path) -> None:
         "scenes/masks/a",
     ):
         write_file(f"{name}.png", png)
-    write_file("cars/train/7.jpg", image_samples.encoded("JPEG"))
-    write_file(
-        "cars/train_masks/7_mask.png", image_samples.encoded("PNG", image_samples.picture("L"))
-    )
     write_file("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
     write_file(
         "photos/metadata.jsonl",

@@ -394,11 +394,9 @@ def test_records_without_a_group_and_negative_labels_are_noted(tmp_path: Path, k
     result = recordmill.build(
         source, tmp_path / "out", split_by="g", splits="a=0.5,b=0.5", label="y", quiet=True
     )
-    assert "records without 'g', which are one group and so in one split: 10" in result.notes
+    assert "records without 'g': 10 (they are one group, in one split)" in result.notes
     remedy = 'dtypes={"y": "string"} makes them classes'
-    assert (
-        f"label 'y' has values below 0, which are no numbers of classes; {remedy}" in result.notes
-    )
+    assert f"label 'y' has values below 0, which can't be class numbers; {remedy}" in result.notes
     again = recordmill.build(
         source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True
     )

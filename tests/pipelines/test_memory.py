@@ -189,7 +189,7 @@ def test_statistics_leave_out_a_record_beyond_the_memory(tmp_path: Path) -> None
     assert len(ds) == 3
     manifest = (tmp_path / "out" / "manifest.json").read_text()
     assert (
-        "records that statistics leave out, since parsing them takes more memory than was given: 1"
+        "records left out of the statistics, because parsing them takes too much memory: 1"
         in manifest
     )
     assert (

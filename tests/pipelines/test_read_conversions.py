@@ -108,7 +108,7 @@ def test_values_that_cannot_be_converted_are_counted_rejects(tmp_path: Path) -> 
     index = np.load(out / "data-test" / "index" / "train-00000.npy")
     with pytest.raises(
         DataError,
-        match=rf"train-00000.*: record 17, byte {index['offset'][17]}: feature 'depth': 5 bytes, which are no "
+        match=rf"train-00000.*: record 17, byte {index['offset'][17]}: feature 'depth': 5 bytes, which is not "
         r"float32 \[4, 2\] of 32 bytes",
     ):
         read(out, tmp_path / "to", **OPTIONS)
@@ -150,7 +150,8 @@ def test_tensor_that_no_record_has_needs_a_type(tmp_path: Path) -> None:
         tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=1
     )
     with pytest.raises(
-        UsageError, match=r"no record has it; say what it would be, as in tensor=float32\[28,28\]"
+        UsageError,
+        match=r"no record has this feature; give its dtype and shape, as in tensor=float32\[28,28\]",
     ):
         read(out, tmp_path / "to", decode_tensor="tensor")
     assert read(out, tmp_path / "to", decode_tensor="tensor=float32[28,28]").written == 5

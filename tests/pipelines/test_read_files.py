@@ -246,9 +246,9 @@ def test_odd_file_names_stay_in_out_and_lose_nothing(tmp_path: Path) -> None:
     assert [line["source"] for line in metadata(result)] == ODD
     assert result.notes[-3:] == (
         "train: 1 record without 'source': the record's number names the file",
-        "train: 11 records whose 'source' is no safe name of a file below a folder (absolute, '..', too "
-        "long, ...): the record's number names it",
-        "train: 7 records whose file name another file had already: the record's number was added to it",
+        "train: 11 records whose 'source' is not a safe file name (absolute, '..', too "
+        "long, ...): the record's number names the file",
+        "train: 7 records whose file name was already used: the record's number was added to it",
     )
     assert {path.name for path in tmp_path.iterdir()} == {"to", "out"}
 
@@ -393,7 +393,7 @@ def test_source_with_few_values_is_not_used_for_names(tmp_path: Path) -> None:
     names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names))[0] == "00000000.jpg"
-    assert any('name_feature="source" takes it nevertheless' in note for note in result.notes)
+    assert any('name_feature="source"' in note for note in result.notes)
 
 
 def test_feature_of_the_files_is_chosen(tmp_path: Path) -> None:
@@ -412,15 +412,18 @@ def test_feature_of_the_files_is_chosen(tmp_path: Path) -> None:
     )
     out = write_data_set(tmp_path / "out", {"train": rows}, schema)
     for options, message in (
-        ({}, "2 features hold encoded images .left, right.; say with file_feature="),
+        ({}, "2 features hold encoded images .left, right.; choose with file_feature="),
         ({"file_feature": "nope"}, 'file_feature="nope": no such feature; there are left, right'),
-        ({"file_feature": "n"}, r"as it is stored; n is int64 \[\?\]"),
-        ({"file_feature": "left", "name_feature": "n"}, 'name_feature="n": a name is one text'),
+        ({"file_feature": "n"}, r"one bytes or string value; n is int64 \[\?\]"),
+        (
+            {"file_feature": "left", "name_feature": "n"},
+            'name_feature="n": a file name must be one text',
+        ),
         ({"file_feature": "left", "name_feature": "left"}, "name another one"),
         ({"file_feature": "left", "name_feature": "nope"}, 'name_feature="nope": no such feature'),
         (
             {"to": "parquet", "file_feature": "left"},
-            'file_feature="left": an option of to="files", not of to="parquet"',
+            'file_feature="left": works only with to="files", not with to="parquet"',
         ),
         ({"columns": "n,text,mask,left,right"}, "2 features hold encoded images"),
     ):
@@ -446,7 +449,7 @@ def test_feature_of_the_files_is_chosen(tmp_path: Path) -> None:
 def test_converted_feature_is_refused_as_files(tmp_path: Path) -> None:
     write_images(tmp_path / "raw", [f"{number}.png" for number in range(3)])
     build(tmp_path / "raw", tmp_path / "ds", kind="images")
-    with pytest.raises(UsageError, match="as it is stored; image is uint8"):
+    with pytest.raises(UsageError, match="one bytes or string value; image is uint8"):
         read(tmp_path / "ds", tmp_path / "to", to="files", decode_images=True, resize="4x4")
     schema = Schema((Feature("text", "string"),))
     texts = write_data_set(
@@ -456,7 +459,7 @@ def test_converted_feature_is_refused_as_files(tmp_path: Path) -> None:
     )
     with pytest.raises(
         UsageError,
-        match=r"no feature holds one bytes value.*file_feature= takes a text as well: text",
+        match=r"no feature holds one bytes value.*file_feature= also takes a text feature: text",
     ):
         read(texts, tmp_path / "to", to="files")
 
@@ -499,7 +502,7 @@ def test_read_to_files_on_the_command_line(
         )
         == 0
     )
-    assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().err
+    assert "note: train: 1 record whose 'source' is not a safe file name" in capsys.readouterr().err
     assert sorted(tree(tmp_path / "to" / "train")) == ["00000001.jpg", "a.jpg", "metadata.jsonl"]
     assert (
         main(

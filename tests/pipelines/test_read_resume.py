@@ -129,7 +129,7 @@ def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     progress = Progress()
     result = read(source, out, progress=progress, **{**UNITS, **options})
     whole = undisturbed(source, out, **options)
-    assert f"going on from an earlier read: {count} of" in result.notes[-1]
+    assert f"resuming an earlier read: {count} of" in result.notes[-1]
     assert before > 0
     assert progress.records == whole.read - before
     assert (result.read, result.records, result.rejected, result.filtered) == (
@@ -239,7 +239,7 @@ def test_read_with_other_options_starts_again(
     dead = run_of(out)
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **{**UNITS, **options})
-    assert not [note for note in result.notes if "going on" in note]
+    assert not [note for note in result.notes if "resuming" in note]
     assert progress.records == result.read
     assert not dead.exists()
 
@@ -326,8 +326,8 @@ def test_killed_read_with_a_runner_resumes(
 
     monkeypatch.setattr(worker_tasks, "run_task", watched)
     result = read(inputs[name], out, **UNITS, **options)
-    (said,) = (note for note in result.notes if "going on" in note)
-    finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
+    (said,) = (note for note in result.notes if "resuming" in note)
+    finished, of = map(int, said.removeprefix("resuming an earlier read: ").split()[:3:2])
     assert finished == count
     assert len(made) == len(set(made)) == of - count
     whole = undisturbed(inputs[name], out, **{**options, "runner": None})
@@ -419,7 +419,7 @@ def test_full_disk_keeps_finished_files_and_reports_it(
     ended = killed(f"size:{limit}", inputs["plain"], out, **options)
     assert ended.returncode == 1
     assert (
-        f"kept: the same command goes on from there; to drop them, remove {run_of(out)}"
+        f"kept: repeat the same command to continue; to discard them, remove {run_of(out)}"
         in ended.stderr
     )
     assert "File too large" in ended.stderr

@@ -180,7 +180,7 @@ def test_full_temporary_disk_of_a_store_read_is_reported_with_its_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with s3_server(tmp_path_factory.mktemp("store")) as store:
         out = f"{store.root}/out"
-        said = rf"^{tmp_path}.* \(where TMPDIR has what goes to {out} prepared\): File too large; nothing was written"
+        said = rf"^{tmp_path}.* \(in TMPDIR, where the files for {out} are prepared\): File too large; nothing was written"
         with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):
             recordmill.build(data_set.parent / "in.csv", out)
         with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):

@@ -227,7 +227,7 @@ def test_read_killed_at_any_request_leaves_the_old_or_new_result(
         proxy.begin()
         assert children.run(*command, "--out", out, **temporary) == 0
         if numbers[-1] == 1 and put:  # what is finished and was put is neither read nor put again
-            assert "going on from an earlier read" in children.said.read_text()
+            assert "resuming an earlier read" in children.said.read_text()
             again = {
                 said.split("?")[0]
                 for said in proxy.requests

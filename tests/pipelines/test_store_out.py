@@ -235,7 +235,8 @@ def test_commit_delayed_while_others_clean_is_refused_or_complete(
         assert rows() == 50
     else:
         with pytest.raises(
-            RecordmillError, match="another run took this one for dead, since it was not heard of"
+            RecordmillError,
+            match="another run treated this one as dead, because it gave no sign of life",
         ):
             run(50)
         assert rows() == 100

@@ -174,12 +174,18 @@ def test_stratify_accepts_columns_of_numbers_booleans_and_texts(
     ("given", "message"),
     [
         ({"stratify": "y"}, "stratify=.* no such column; there are"),
-        ({"stratify": "f"}, r"stratify=\"f\": it holds float64, .*dtypes={\"f\": \"int64\"}"),
+        (
+            {"stratify": "f"},
+            r"stratify=\"f\": the column holds float64, .*dtypes={\"f\": \"int64\"}",
+        ),
         (
             {"stratify": "t"},
-            r"stratify=\"t\": it holds timestamp.*name a column of texts, whole numbers",
+            r"stratify=\"t\": the column holds timestamp.*name a column of texts, whole numbers",
         ),
-        ({"stratify": "l"}, r"stratify=\"l\": it holds int64 \[.*name a column of single values"),
+        (
+            {"stratify": "l"},
+            r"stratify=\"l\": the column holds int64 \[.*name a column of single values",
+        ),
         ({"stratify": "x", "splits": None}, "stratify=.* needs splits="),
     ],
     ids=str,
@@ -199,7 +205,9 @@ def test_stratify_by_too_many_classes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_counter, "MAX_STRATIFIED_CLASSES", 100)
-    with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
+    with pytest.raises(
+        UsageError, match=r"stratify=\"id\": the column has more than 100 different values"
+    ):
         recordmill.build(
             {"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id"
         )
@@ -244,7 +252,7 @@ def test_groups_of_several_classes_are_refused_with_their_number(tmp_path: Path)
 
 def test_groups_too_large_for_a_split_are_refused_with_the_figures(tmp_path: Path) -> None:
     data = {"user": [i // 50 for i in range(200)], "label": ["x"] * 100 + ["y"] * 100}
-    message = r"split 'a' would have (50|100) of the 100 records of x, where 80 are its share and a tenth more or less"
+    message = r"split 'a' would have (50|100) of the 100 records of x. Its share is 80, and may differ by a tenth"
     with pytest.raises(UsageError, match=message):
         recordmill.build(
             data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user"

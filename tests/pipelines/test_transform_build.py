@@ -269,7 +269,7 @@ def test_changed_file_of_a_transform_is_found_and_not_used(
     found = [str(problem) for problem in recordmill.verify(copy)]
     assert found == [
         f"{words_file}: SHA-256 differs",
-        f"{folder_of(copy) / 'stray'}: is no part of the data set",
+        f"{folder_of(copy) / 'stray'}: is not part of the data set",
     ]
     with pytest.raises(
         DataError, match="differs from what the manifest says; the transform can't be used"
@@ -539,7 +539,7 @@ def test_assertion_of_a_transform_fails_the_fit_and_rejects_other_rows(
     (tmp_path / "young.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(50)))
     (tmp_path / "all.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(52)))
     with pytest.raises(
-        DataError, match=r"fitted on split 'train': .*assertions are held before"
+        DataError, match=r"fitted on split 'train': .*assertions see all records"
     ) as error:
         build(
             tmp_path / "all.csv",
@@ -628,7 +628,7 @@ def test_fit_ignores_values_that_are_not_finite_and_notes_them(
     )
     said = "\n".join(note for note in made.notes if note.startswith("transform: feature"))
     assert "'z': 2 values are NaN or infinite" in said
-    assert "'word': 2 words are empty or hold a line break" in said
+    assert "'word': 2 words are empty or contain a line break" in said
     assert "'large'" not in said
 
 

@@ -97,8 +97,8 @@ def test_command_refuses_unsupported_uris_and_empty_paths(
     unchanged: None, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = ("https://me:secret@host/x", "https://me:a/secret@host/x", "https://me:a@secret@host/x")
-    wrong = {"": "a path is empty", "viewfs://bucket/x": "is not served", "file:x": "file:///"}
-    for given, said in (wrong | dict.fromkeys(urls, "served")).items():
+    wrong = {"": "a path is empty", "viewfs://bucket/x": "is not supported", "file:x": "file:///"}
+    for given, said in (wrong | dict.fromkeys(urls, "supported")).items():
         assert main([word.replace("URI", given) for word in COMMANDS[command]]) == 2
         heard = capsys.readouterr().err
         assert (heard.count("\n"), said in heard, "secret@" in heard) == (1, True, False), heard
@@ -110,16 +110,14 @@ def test_function_refuses_unsupported_uris_and_empty_paths(unchanged: None, call
         CALLS[call]("")
     for uri in URIS:
         with pytest.raises(
-            UsageError, match=r"is not served|file:///|names no bucket|for reading only"
+            UsageError, match=r"is not supported|file:///|names no bucket|for reading only"
         ):
             CALLS[call](uri)
 
 
 @pytest.mark.parametrize("uri", STORES)
 def test_arrays_mapped_into_a_store_are_refused(unchanged: None, uri: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"memory-mapped, from files of this machine: name a local folder"
-    ):
+    with pytest.raises(UsageError, match=r"memory maps of local files: name a local folder"):
         recordmill.open("set").to_numpy(memmap_dir=uri)
     with pytest.raises(UsageError, match=r"for reading only"):
         open_columns(uri)
@@ -140,7 +138,7 @@ def test_output_to_a_web_server_is_refused(
 
 
 def test_unsupported_uri_in_a_list_is_refused(unchanged: None) -> None:
-    with pytest.raises(UsageError, match="is not served"):
+    with pytest.raises(UsageError, match="is not supported"):
         recordmill.build("@list.txt", "new")
 
 

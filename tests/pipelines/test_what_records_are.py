@@ -42,7 +42,8 @@ def test_build_of_opened_sequence_examples_keeps_their_type(tmp_path: Path) -> N
     assert again.full_schema == opened.full_schema
     assert sorted(str(row) for row in again) == sorted(str(row) for row in opened)
     with pytest.raises(
-        UsageError, match="a choice of records or features can't be built from records of type Seq"
+        UsageError,
+        match="a selection of records or features can't be built if the records are of type Seq",
     ):
         recordmill.build(
             recordmill.open(str(tmp_path / "se.tfrecord"), columns=["id"]), str(tmp_path / "o2")
@@ -102,7 +103,7 @@ def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: byte
     path = write_tfrecord(
         tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)]
     )
-    message = r"n\.tfrecord record 0 holds a feature called b'.*', which is no name"
+    message = r"n\.tfrecord record 0 holds a feature called b'.*', which is not a name"
     with pytest.raises(DataError, match=message):
         _ = recordmill.open(str(path)).schema
     with pytest.raises(DataError, match=message):
@@ -137,7 +138,7 @@ def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> 
         (
             "a.csv",
             b"a,b\n1,2\n3,4\n5,6\n",
-            "2 fields per row, separated by ','; `recordmill build csv ",
+            "a table with 2 fields per row, separated by ','; `recordmill build csv ",
         ),
         ("a.csv", b"a,b\n1,2\n", "`recordmill build "),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n', mtime=0), "`recordmill build jsonl "),
@@ -152,7 +153,7 @@ def test_error_about_another_format_names_the_format(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match="this is no TFRecord file") as caught:
+    with pytest.raises(DataError, match="this is not a TFRecord file") as caught:
         way(str(path))
     assert said in str(caught.value)
 
@@ -209,9 +210,9 @@ def test_invalid_feature_name_is_refused_in_every_kind_of_input(tmp_path: Path, 
             (str(tmp_path / "a.parquet"), {"dtypes": {name: "string"}}),
         ]
     for source, more in inputs:
-        with pytest.raises(DataError, match=r"no name|half a surrogate pair") as caught:
+        with pytest.raises(DataError, match=r"not a name|half a surrogate pair") as caught:
             recordmill.build(source, str(tmp_path / "out"), quiet=True, **more)
-        assert "declare what it shall be" not in str(caught.value)
+        assert "declare its type" not in str(caught.value)
     for refused in (lambda: Feature(name, "int64"), lambda: recordmill.example({name: 1})):
-        with pytest.raises(DataError, match="no name"):
+        with pytest.raises(DataError, match="not a name"):
             refused()

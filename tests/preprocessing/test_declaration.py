@@ -127,7 +127,7 @@ def test_steps_determine_dtype_shape_and_presence_of_the_value(
         ),
         (
             {"company": "zscore"},
-            "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that",
+            "feature 'company', step 'zscore': it takes numbers, not string that may be missing; steps",
         ),
         ({"age": "zscor"}, r"there is no such step; .*; did you mean zscore\?$"),
         (
@@ -145,7 +145,7 @@ def test_steps_determine_dtype_shape_and_presence_of_the_value(
         ),
         (
             {"fare": "vocabulary"},
-            "it takes text or whole numbers, not float32; bucketize makes those",
+            "it takes text or whole numbers, not float32; bucketize first",
         ),
         ({"fare": ["zscore", {"hash": 3}]}, "step 'hash': it takes text or whole numbers"),
         (
@@ -190,20 +190,20 @@ def test_steps_determine_dtype_shape_and_presence_of_the_value(
         ({"photo": "image"}, "step 'image': resize: is missing"),
         (
             {"photo": "tokenize"},
-            "it takes text, not bytes; that takes vocabulary, hash, impute, image",
+            "it takes text, not bytes; steps for this type are vocabulary, hash, impute, image",
         ),
         (
             {"boxes": "zscore"},
             r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep",
         ),
-        ({"age": ["drop", "zscore"]}, "feature 'age': 'drop' goes with no other step"),
+        ({"age": ["drop", "zscore"]}, "feature 'age': 'drop' can't be combined with other steps"),
         (
             {"age": {"rename": "fare", "zscore": None}},
             "two outputs are called 'fare'; rename or drop one",
         ),
-        ({"age": 7}, "feature 'age': 7 is no step; write one, as in `zscore`"),
+        ({"age": 7}, "feature 'age': 7 is not a step; write one, as in `zscore`"),
         ({"age": "drop"}, "no feature has a step; there are zscore"),
-        ({3: "zscore"}, "3 is no feature's name; quote it"),
+        ({3: "zscore"}, "3 is not a text; quote the name"),
         ({"age": {"zscore": 3}}, "step 'zscore': 3: it takes no argument; write zscore"),
     ],
 )
@@ -223,7 +223,7 @@ def test_yaml_declaration_runs_no_code(tmp_path: Path) -> None:
             "age: !!python/object/apply:os.system [echo]\n",
             "can't be read: line 1: could not determine a constructor",
         ),
-        ("- age\n", "is no mapping of features to steps"),
+        ("- age\n", "is not a mapping of features to steps"),
         ("a: [\n", "can't be read"),
     ):
         path.write_text(text)
@@ -239,15 +239,15 @@ def test_yaml_declaration_runs_no_code(tmp_path: Path) -> None:
     ):
         read_declaration(path)
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(UsageError, match=r"pipe\.yaml.: is no regular file$"):
+    with pytest.raises(UsageError, match=r"pipe\.yaml.: is not a regular file$"):
         read_declaration(tmp_path / "pipe.yaml")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("age: zscore\nfare: zscore\nage: minmax\n", "'age' stands twice"),
-        ("company: {vocabulary: {top_k: 5, top_k: 6}}\n", "'top_k' stands twice"),
+        ("age: zscore\nfare: zscore\nage: minmax\n", "'age' occurs twice"),
+        ("company: {vocabulary: {top_k: 5, top_k: 6}}\n", "'top_k' occurs twice"),
         ("age: &x [*x]\n", "holds itself"),
         ("age: " + "[" * 20000 + "]" * 20000, "nested too deep"),
         ("age: " + "[" * 30 + "zscore" + "]" * 30, "nested too deep"),

@@ -210,7 +210,7 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
         both.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label")
     )
     assert x.tolist() == [*range(0, 16, 2)]
-    with pytest.raises(AttributeError, match="after map has no 'to_numpy': "):
+    with pytest.raises(AttributeError, match="after map has no 'to_numpy', because"):
         mapped.to_numpy()
     for wrong in (ds, mapped):
         with pytest.raises(UsageError, match="map is a function of a batch, not 5"):
@@ -220,25 +220,25 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"collate": OneHot(3)}, "'tokens' is int32 .*: one_hot takes a whole number"),
+        ({"collate": OneHot(3)}, "'tokens' is int32 .*: one_hot takes one whole number"),
         ({"matrix": "id"}, "matrix is a list of features, as in .*, not 'id'"),
-        ({"matrix": ["id", "nope"]}, "no feature 'nope' is read"),
-        ({"matrix": ["id", "tokens"]}, "matrix: 'tokens' is int32 .*, and no number"),
+        ({"matrix": ["id", "nope"]}, "no feature 'nope' is selected"),
+        ({"matrix": ["id", "tokens"]}, "matrix: 'tokens' is int32 .*, not a number"),
         ({"matrix": ["id", "when"]}, "matrix: 'when' is timestamp"),
         ({"matrix": ["id", "label"], "label": True}, "'label' is named twice"),
-        ({"matrix": ["id"], "label": "matrix"}, "matrix gives 'matrix' beside the features"),
+        ({"matrix": ["id"], "label": "matrix"}, "matrix adds the feature 'matrix'"),
         (
             {"matrix": ["id"], "collate": {"tokens": "padded"}},
-            "'tokens' is no feature that is read",
+            "'tokens' is not a selected feature",
         ),
         ({"matrix": ["id"], "collate": "padded"}, "none of the selected features is a list"),
-        ({"on_bad": "ignore"}, "on_bad=.ignore.: one of error, skip"),
+        ({"on_bad": "ignore"}, "on_bad=.ignore.: must be one of error, skip"),
         ({"map": "double"}, "map is a function of a batch"),
-        ({"label": "nope"}, "label 'nope' is no feature that is read"),
+        ({"label": "nope"}, "label 'nope' is not a selected feature"),
         ({"weights": "exact"}, "weights= needs label="),
         (
             {"collate": {"id": "padded"}},
-            "'id' is no list that is read; there are tokens, words, nested, boxes",
+            "'id' is not a selected list; there are tokens, words, nested, boxes",
         ),
         ({"collate": {"tokens": "packed"}}, "not 'packed'"),
         ({"decode_images": (0, 3)}, "at least 1"),
@@ -261,8 +261,8 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
         ({"memory_bytes": 0}, "memory_bytes"),
         ({"drop_remainder": True, "pad_remainder": True}, "give one of them"),
         ({"state": {}}, "state has no 'format'"),
-        ({"state": 5}, r"state is a mapping, as `state\(\)` gives it, not 5"),
-        ({"state": "{}"}, "state is a mapping"),
+        ({"state": 5}, r"state must be a mapping, as `state\(\)` returns it, not 5"),
+        ({"state": "{}"}, "state must be a mapping"),
     ],
 )
 def test_wrong_batch_option_is_refused_by_name(
@@ -273,5 +273,5 @@ def test_wrong_batch_option_is_refused_by_name(
 
 
 def test_batches_without_features_are_refused(ds: Dataset) -> None:
-    with pytest.raises(UsageError, match="no feature is read"):
+    with pytest.raises(UsageError, match="no feature is selected"):
         ds.select([]).batches(8)

@@ -164,11 +164,11 @@ def test_to_tf_continues_with_the_next_epoch_when_iterated_again(ds: Dataset) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"collate": {"tokens": Packed(4)}, "start_step": 3}, "give a state"),
+        ({"collate": {"tokens": Packed(4)}, "start_step": 3}, "pass a state"),
         ({"decode_images": (8, 8), "channels": 2}, "channels"),
         ({"epochs": 0}, "epochs"),
         ({"batch_size": 0}, "batch_size"),
-        ({"collate": {"tokens": "padded"}, "batch_size": None}, "gives single records"),
+        ({"collate": {"tokens": "padded"}, "batch_size": None}, "returns single records"),
     ],
 )
 def test_to_tf_refuses_impossible_options(ds: Dataset, options: dict[str, Any], said: str) -> None:

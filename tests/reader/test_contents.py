@@ -60,7 +60,7 @@ def test_texts_and_mixed_values_are_counted() -> None:
     assert kinds("ä\n".encode()) == {"text": 1}
     found = of(b"a", b"", b"\xff\x00", None, image("PNG"))  # type: ignore[arg-type]
     assert found.kinds == {"text": 1, "empty": 1, "binary": 1, "PNG": 1}
-    assert found.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 looked at, 20 x 30 pixels"
+    assert found.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 examined, 20 x 30 pixels"
 
 
 TENSORS = [
@@ -172,7 +172,7 @@ def test_inspect_reports_contents_and_possible_arrays(
     text = capsys.readouterr().out
     assert "JPEG, 20 x 30 to 33 pixels" in text
     assert (
-        "raw: always 100 bytes, which may be an array; if it is: --decode-raw 'raw=float32[5,5]'\n  or "
+        "raw: always 100 bytes. If this is an array: --decode-raw 'raw=float32[5,5]'\n  or "
         "float32[25], uint8[10,10]\n" in text
     )
     assert open(path).schema["raw"] == Feature("raw", "bytes", (), True)
@@ -297,6 +297,6 @@ def test_infer_from_inspects_only_its_records(
     )
     assert main(["inspect", str(folder), "--infer-from", "1files", "--quiet"]) == 0
     assert (
-        "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n"
+        "this is based on 4 records only (--infer-from): 1 of 2 files, evenly spaced\n"
         in capsys.readouterr().out
     )

@@ -322,7 +322,10 @@ def test_empty_split_is_opened(tmp_path: Path) -> None:
         ({"columns": [1]}, "no feature 1; there are"),
         ({"split": 1}, "no split 1; there are"),
         ({"threads": -1}, "threads must be at least 0, not -1"),
-        ({"cache_bytes": "1GiB"}, "cache_bytes= bounds what cache= keeps"),
+        (
+            {"cache_bytes": "1GiB"},
+            "cache_bytes= limits the size of the cache: also give its folder with cache=",
+        ),
     ],
 )
 def test_missing_split_input_or_column_is_refused_by_name(
@@ -330,7 +333,7 @@ def test_missing_split_input_or_column_is_refused_by_name(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         open(**{"inputs": out, **given})
-    with pytest.raises(UsageError, match="data set of its own"):
+    with pytest.raises(UsageError, match="itself a data set"):
         open([out, tmp_path])
 
 

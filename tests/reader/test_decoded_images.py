@@ -345,7 +345,7 @@ def test_pixels_are_the_same_with_little_memory_and_one_thread(tmp_path: Path) -
         (lambda ds: ds.batches(8, decode_images=(3,)), "decode_images is"),
         (
             lambda ds: ds.batches(8, decode_images={"n": (3, 3)}),
-            "'n' is no bytes feature that is read; there",
+            "'n' is not a selected bytes feature; there",
         ),
         (lambda ds: ds.batches(8, decode_images={"image": "224"}), "decode_images is"),
         (lambda ds: ds.batches(8, decode_images=Images(3, 3), channels=1), "Images"),

@@ -156,7 +156,7 @@ def test_emitted_specifications_parse_files_of_other_systems(foreign_sets: list[
     for ds in foreign_sets:
         assert tfmd.from_pbtxt(emit("schema", ds)) == ds.schema
         if ds.schema.message == "bytes":
-            with pytest.raises(UsageError, match="no Examples"):
+            with pytest.raises(UsageError, match="not Examples"):
                 emit("parse-spec", ds)
             continue
         made: dict[str, Any] = {}
@@ -223,10 +223,10 @@ def test_unsupported_emit_is_refused(tmp_path: Path) -> None:
         ).data.tobytes()
     )
     ds = open(tmp_path / "a.tfrecord")
-    with pytest.raises(UsageError, match="no Examples"):
+    with pytest.raises(UsageError, match="not Examples"):
         emit("parse-spec", ds)
     assert "FEATURES" not in emit("reader", ds)
-    with pytest.raises(UsageError, match='emit="poem": one of schema, parse-spec, reader'):
+    with pytest.raises(UsageError, match='emit="poem": must be one of schema, parse-spec, reader'):
         emit("poem", ds)
 
 

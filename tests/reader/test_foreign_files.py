@@ -57,7 +57,7 @@ def test_empty_files_are_noted(tmp_path: Path) -> None:
     assert len(ds) == 3
     assert ds.records.catalog.notes == (
         "ignored 1 marker: _SUCCESS",
-        "no byte, and so no record, is in b.tfrecord (1)",
+        "empty files, which have no records (1): b.tfrecord",
     )
 
 
@@ -90,7 +90,7 @@ def test_file_that_is_not_tfrecord_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no TFRecord file"):
         open(tmp_path)
     with pytest.raises(
-        DataError, match=r"a.txt: this is no TFRecord file: .*; `recordmill build csv "
+        DataError, match=r"a.txt: this is not a TFRecord file: .*; `recordmill build csv "
     ):
         open(tmp_path / "a.txt")
 

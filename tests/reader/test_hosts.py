@@ -70,7 +70,7 @@ def test_share_of_a_host_is_not_divided_again(tmp_path: Path) -> None:
     ) is not None:
         assert len(list(distribute(two, whole))) == 12
         with pytest.raises(
-            UsageError, match=r"one host's share of 2 already.*auto_shard_dataset=False"
+            UsageError, match=r"the share of one of 2 hosts.*auto_shard_dataset=False"
         ):
             distribute(two, share)
     with pytest.raises(UsageError, match="auto_shard_dataset=False"):

@@ -71,7 +71,7 @@ def test_inspect_command_prints_damaged_records(
     assert "--max-rejects" in capsys.readouterr().err
     assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
     said = capsys.readouterr().out
-    assert "damaged, and left out of all this: 2 records (reason: wrong checksum)" in said
+    assert "damaged records, which are not included: 2 records (reason: wrong checksum)" in said
     assert "record 7, byte" in said
     assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
 

@@ -174,7 +174,7 @@ def test_invalid_weights_are_refused(
 def test_data_sets_that_do_not_fit_together_are_refused(
     sets: dict[str, Dataset], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="not all the same features: maybe"):
+    with pytest.raises(UsageError, match="do not all have the same features: maybe"):
         mixture([(sets["a"], 1), (sets["b"].select(["id", "tokens"]), 1)])
     with pytest.raises(UsageError, match="twice"):
         mixture([(sets["a"], 1), (sets["a"], 1)])

@@ -104,7 +104,7 @@ def test_skipping_batches_are_the_same_with_little_memory_and_one_thread(ds: Dat
 
 def test_skipped_records_are_counted_and_reported_at_the_end(ds: Dataset) -> None:
     batches = ds.batches(8, shuffle=False, epochs=2, **SKIP)
-    with pytest.raises(TypeError, match="known at the end"):
+    with pytest.raises(TypeError, match="known only at the end"):
         len(batches)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -138,7 +138,7 @@ def test_lists_have_the_requested_form(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             recordmill.open(out, **given)
-    with pytest.raises(DataError, match="3 items, more than the 2 to pad to"):
+    with pytest.raises(DataError, match="3 items, more than the length of 2"):
         recordmill.open(out, pad="tokens=2:0").to_table()
 
 
@@ -175,7 +175,7 @@ def test_class_names_are_the_same_for_every_consumer(tmp_path: Path) -> None:
     recordmill.read(out, tmp_path / "table", class_names=True)
     assert pq.read_table(tmp_path / "table").to_pydict() == ds.to_table().to_pydict()
     assert recordmill.open(out).fingerprint != ds.fingerprint
-    with pytest.raises(UsageError, match="class_names=: the schema has class names for no feature"):
+    with pytest.raises(UsageError, match="class_names=: no feature of the schema has class names"):
         recordmill.open(
             write_data_set(tmp_path / "none", {"train": TABLE}, SCHEMA), class_names=True
         )
@@ -310,9 +310,9 @@ def test_to_tf_applies_the_conversions_of_open(out: Path) -> None:
         ({"decode_raw": "id=float32"}, '^decode_raw="id": it is int64; only a single bytes value'),
         ({"decode_raw": ["depth=int8", "depth=int16"]}, "'depth' is to be decoded twice"),
         ({"decode_raw": {"depth": 4}}, "decode_raw.*a text such as"),
-        ({"decode_raw": 5}, "decode_raw.*several of them, or texts by feature, not 5"),
-        ({"reshape": {"id": [2]}}, "^reshape.*id.*: it is int64, which does not go into"),
-        ({"decode_images": {"id": (2, 2)}}, "'id' is no bytes feature that is read; there are"),
+        ({"decode_raw": 5}, "decode_raw.*a list of them, or a dict of texts by feature, not 5"),
+        ({"reshape": {"id": [2]}}, "^reshape.*id.*: it is int64, which does not fit"),
+        ({"decode_images": {"id": (2, 2)}}, "'id' is not a selected bytes feature; there are"),
         ({"decode_images": "image"}, "decode_images is .height, width., True"),
         (
             {"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}},
@@ -346,7 +346,7 @@ def test_value_that_does_not_fit_is_an_error_with_its_place(tmp_path: Path, cons
     shard = next((out / FOLDER).glob("train-*"))
     ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
     with pytest.raises(
-        DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]"
+        DataError, match=r"feature 'depth': 23 bytes, which is not float32 \[6\]"
     ) as caught:
         OUTPUTS[consumer](ds)
     assert shard.name in str(caught.value)
@@ -361,7 +361,7 @@ def test_value_that_does_not_fit_is_an_error_with_its_place(tmp_path: Path, cons
 def test_condition_sees_values_before_they_are_decoded(tmp_path: Path) -> None:
     rows = pa.table({"raw": [np.arange(3, dtype=np.float32).tobytes()] * 4, "n": [1, 2, 3, 4]})
     recordmill.build(rows, tmp_path / "out", shuffle=False)
-    wrong = r"{}raw\[1\] > 3{}: .*sees 'raw' as the records have it, before it is decoded.*ds\.filter\(numbers\)"
+    wrong = r"{}raw\[1\] > 3{}: .*uses 'raw' as stored, before it is decoded.*ds\.filter\(numbers\)"
     with pytest.raises(UsageError, match=wrong.format('where="', '"')):
         recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"}, where="raw[1] > 3")
     ds = recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"})

@@ -248,7 +248,7 @@ def test_report_file_is_replaced_only_with_overwrite(
     one_column(tmp_path, "int64", [1, 2])
     out, target = tmp_path / "set", tmp_path / "a.html"
     target.write_text("mine")
-    with pytest.raises(UsageError, match="is there already: give overwrite=True"):
+    with pytest.raises(UsageError, match="already exists; overwrite=True"):
         recordmill.report(out, out=target)
     assert main(["report", str(out), "-o", str(target)]) == 2
     assert "--overwrite" in capsys.readouterr().err
@@ -277,7 +277,7 @@ def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: 
             return ds.to_parquet(target, overwrite=True)
         return getattr(recordmill, way)(tmp_path / "set", out=target, overwrite=True)
 
-    with pytest.raises(UsageError, match="is a pipe or a device, which is not replaced"):
+    with pytest.raises(UsageError, match="is a pipe or a device, which can't be replaced"):
         write(pipe)
     assert pipe.is_fifo()
     write(link)

@@ -137,9 +137,9 @@ def test_records_that_hosts_cannot_share_are_left_out(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"seed": 2}, r"another seed: 1 where it is 2 now"),
-        ({"shuffle": False}, r"another mode \(shuffle\): 'window' where it is False"),
-        ({"batch_size": 9}, "another batch_size: 8 where it is 9"),
+        ({"seed": 2}, r"another seed: 1, and now it is 2"),
+        ({"shuffle": False}, r"another mode \(shuffle\): 'window', and now it is False"),
+        ({"batch_size": 9}, "another batch_size: 8, and now it is 9"),
         ({"window_bytes": 5}, "another window_bytes"),
     ],
 )

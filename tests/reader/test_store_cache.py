@@ -354,5 +354,5 @@ def test_requests_in_flight_stay_within_storage_requests(
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50
     assert 0 < proxy.most <= most
-    with pytest.raises(UsageError, match="storage_requests=0: 1 or more"):
+    with pytest.raises(UsageError, match="storage_requests=0: must be 1 or more"):
         recordmill.open(f"{store.root}/plain", storage_requests=0)

@@ -193,7 +193,7 @@ def test_to_tf_defaults_replace_masks(out: Path) -> None:
         open(out).to_tf(defaults={"tokens": 0})
     wrong_ones = (
         ({"mayb": 0}, "did you mean maybe"),
-        ({"maybe": "x"}, "can't stand"),
+        ({"maybe": "x"}, "can't replace"),
         (["maybe"], "a value by feature"),
     )
     for wrong, said in wrong_ones:

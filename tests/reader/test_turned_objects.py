@@ -107,7 +107,9 @@ def test_objects_that_cannot_be_turned_are_refused(folder: Path, tmp_path: Path)
     with pytest.raises(UsageError, match="turned, and boxes with it, which only batches"):
         recordmill.open(folder, decode_images=images).to_table()
     some = recordmill.open(folder, columns=["image/encoded", EDGES[0]])
-    with pytest.raises(UsageError, match="orientation=True turns all edges of the boxes: read"):
+    with pytest.raises(
+        UsageError, match="orientation=True needs all edges of the boxes: also select"
+    ):
         some.batches(4, decode_images=images)
     table = recordmill.open(folder).to_table()
     name = "image/object/segmentation"

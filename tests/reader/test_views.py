@@ -108,7 +108,7 @@ def test_list_of_names_selects_a_view(ds: Dataset) -> None:
     assert view.to_table().equals(ds.select(["label", "id"]).to_table())
     assert ds.features["label"].classes == ("cat", "dog", "fish")
     assert ("id" in ds[["id"]], "label" in ds[["id"]], len(view)) == (True, False, ROWS)
-    with pytest.raises(UsageError, match="no feature 'nope' is read"):
+    with pytest.raises(UsageError, match="no feature 'nope' is selected"):
         ds[["id", "nope"]]
     duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
     assert duckdb.sql("select count(*), sum(id) from view").fetchall() == [
@@ -213,10 +213,13 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
     ("use", "said"),
     [
         (lambda ds: ds.filter([1, 1]), "named twice; ds.take"),
-        (lambda ds: ds.filter(np.ones(3, bool)), "a mask says of each of 900 records"),
+        (lambda ds: ds.filter(np.ones(3, bool)), "a mask has one bool for each of 900 records"),
         (lambda ds: ds.filter(lambda row: True), "filter takes a condition"),
         (lambda ds: ds.filter("nope = 1"), "nope"),
-        (lambda ds: ds.select([3, 1]), "3 is no feature's name: ds.filter"),
+        (
+            lambda ds: ds.select([3, 1]),
+            "3 is not the name of a feature: for record numbers use ds.filter",
+        ),
         (lambda ds: ds.select(["nam"]), "did you mean name"),
         (lambda ds: ds.drop("name"), r"give a list of features: \['name'\]"),
         (lambda ds: ds.select("name, id"), r"give a list of features: \['name', 'id'\]"),
@@ -225,7 +228,7 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
         (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),
         (lambda ds: ds.rename({"name": 1}), r"rename takes \{name: new name\}, not \{'name': 1\}"),
         (lambda ds: ds.rename(["name"]), "rename takes {name: new name}, not"),
-        (lambda ds: ds["nope"], "no feature 'nope' is read"),
+        (lambda ds: ds["nope"], "no feature 'nope' is selected"),
         (lambda ds: ds.head(1.5), "records is a whole number, not 1.5"),
         (lambda ds: ds.head(-1), "records must be at least 0, not -1"),
     ],
@@ -267,7 +270,7 @@ def test_view_is_written_to_parquet_and_columns(ds: Dataset, tmp_path: Path) -> 
     assert pq.read_table(path) == found
     ds.select(["id"]).to_parquet(path, overwrite=True)
     assert pq.read_table(path).column_names == ["id"]
-    with pytest.raises(UsageError, match='compression="bogus": one of zstd'):
+    with pytest.raises(UsageError, match='compression="bogus": must be one of zstd'):
         ds.to_parquet(tmp_path / "other.parquet", compression="bogus")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
 

@@ -89,7 +89,7 @@ def test_decode_raw_keeps_nulls_and_reports_wrong_sizes() -> None:
     result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
     assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
     assert [(record.row, record.message) for record in result.bad_records] == [
-        (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes")
+        (row, f"{size} bytes, which is not float32 [2, 2] of 16 bytes")
         for row, size in [(2, 15), (4, 0), (5, 17)]
     ]
 
@@ -103,7 +103,7 @@ def test_decode_raw_reads_a_variable_number_of_items() -> None:
     )
     assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
     assert [record.message for record in result.bad_records] == [
-        "3 bytes, which are no int16 [?, 3] of 6 bytes an item"
+        "3 bytes, which is not int16 [?, 3] of 6 bytes an item"
     ]
 
 
@@ -125,13 +125,13 @@ def test_reshape_of_lists_reports_lengths_that_do_not_fit() -> None:
     )
     assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
     assert [(record.row, record.message) for record in result.bad_records] == [
-        (3, "3 values, which do not go into [-1, 4]")
+        (3, "3 values, which do not fit [-1, 4]")
     ]
     result, column = converted(
         Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2))
     )
     assert column.to_pylist() == [list("abcd"), None]
-    assert result.bad_records[0].message == "3 values, which do not go into [2, 2]"
+    assert result.bad_records[0].message == "3 values, which do not fit [2, 2]"
 
 
 def test_reshape_of_tensors_computes_the_open_dimension() -> None:
@@ -168,7 +168,7 @@ def test_pad_fills_truncates_and_reports_longer_lists_of_every_dtype(
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
     assert (
         result.bad_records[0].message
-        == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
+        == "4 items, more than the length of 3 (to cut longer lists: pad_or_cut=)"
     )
     _, column = converted(
         Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cuts_longer=True)
@@ -252,15 +252,15 @@ def test_slice_converts_like_the_whole_column() -> None:
             Reshape("x", (4, None)),
             "only the first dimension can be -1",
         ),
-        (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
+        (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not fit"),
         (
             Feature("x", "int64", (None, None)),
             Pad("x", 4, "0", cuts_longer=True),
             'pad_or_cut="x": it is .*, lists of lists',
         ),
-        (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),
-        (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is no int64"),
-        (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
+        (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is not int8"),
+        (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is not int64"),
+        (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is not bool"),
     ],
 )
 def test_impossible_conversion_is_refused(

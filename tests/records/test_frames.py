@@ -372,4 +372,4 @@ def test_truncated_compressed_data_keeps_the_records_before_the_cut(tmp_path: Pa
         ]
         assert len(payloads) >= max(size - 200, 0) * 100 // len(data) - 1
         assert [gap.kind for gap in gaps] == [STREAM_DAMAGE]
-        assert "what is behind it is lost" in gaps[0].message
+        assert "the rest of the file is lost" in gaps[0].message

@@ -214,7 +214,7 @@ def test_feature_list_with_the_name_of_a_context_feature_is_renamed() -> None:
         "z": ("float32", "z"),
         "z/sequence/sequence": ("float32", "z/sequence"),
     }
-    with pytest.raises(DataError, match="'y': stands in the context and in the feature lists"):
+    with pytest.raises(DataError, match="'y': is in the context and in the feature lists"):
         inferred(
             [field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]
         ).to_schema()
@@ -354,4 +354,4 @@ def test_invalid_feature_name_is_an_error_of_its_record() -> None:
     schema = infer(data, starts, lengths).to_schema()
     _, good, bad = decode_lenient(data, starts, lengths, schema)
     assert good.tolist() == [1]
-    assert "it holds one called b'a\\x00b', which is no name" in bad[0].message
+    assert "it holds one called b'a\\x00b', which is not a name" in bad[0].message

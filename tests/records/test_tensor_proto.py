@@ -80,10 +80,10 @@ def test_scalars_empty_tensors_and_varying_lengths_are_decoded() -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"", "no TensorProto"),
-        (b"\xff" * 20, "no TensorProto"),
-        (b"JFIF", "no TensorProto"),
-        (proto(1, (2,), bytes(8))[:-1], "no TensorProto"),
+        (b"", "not a TensorProto"),
+        (b"\xff" * 20, "not a TensorProto"),
+        (b"JFIF", "not a TensorProto"),
+        (proto(1, (2,), bytes(8))[:-1], "not a TensorProto"),
         (proto(1, (2,), bytes(7)), "a tensor float32 [2] with 7 bytes of content"),
         (
             proto(1, (3,), bytes(12)),
@@ -98,8 +98,8 @@ def test_scalars_empty_tensors_and_varying_lengths_are_decoded() -> None:
             proto(1, (2**62,), bytes(8)),
             f"a tensor float32 [{2**62}] where float32 [2] is expected; if the first dimension varies: x=float32[-1]",
         ),
-        (proto(1, (-1,), bytes(8)), "no TensorProto"),
-        (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
+        (proto(1, (-1,), bytes(8)), "not a TensorProto"),
+        (proto(1, (1,) * 9, bytes(4)), "not a TensorProto"),
         (proto(1, (2,), None, b"\x2a\x03abc"), "a typed list of a TensorProto is damaged"),
     ],
 )
@@ -162,7 +162,7 @@ def test_damaged_tensor_is_refused_or_keeps_its_shape() -> None:
 def test_dtype_and_shape_are_read_of_numeric_tensors_only() -> None:
     with pytest.raises(DataError, match="tensor of strings"):
         read_dtype_and_shape(proto(7, (2,), None))
-    with pytest.raises(DataError, match="no TensorProto"):
+    with pytest.raises(DataError, match="not a TensorProto"):
         read_dtype_and_shape(b"x")
 
 

@@ -199,8 +199,8 @@ def test_build_by_workers_writes_the_same_croissant_json(tmp_path: Path) -> None
             "croissant.json needs description= and license=, too",
         ),
         ({**SAID, "url": "example.org"}, "give the page of the data set"),
-        ({**SAID, "license": " "}, "license=.*it says nothing"),
-        ({"description": 3}, "description=3: it says nothing; give a text"),
+        ({**SAID, "license": " "}, "license=.*the text is empty"),
+        ({"description": 3}, "description=3: the text is empty; give a text"),
     ],
     ids=str,
 )

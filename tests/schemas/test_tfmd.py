@@ -312,6 +312,6 @@ def test_invalid_pbtxt_is_refused_with_file_and_reason(text: str, words: list[st
 def test_pbtxt_that_is_not_utf8_is_refused() -> None:
     assert tfmd.from_pbtxt(b'feature { name: "a" type: INT }').names == ("a",)
     with pytest.raises(
-        DataError, match=r"^schema\.pbtxt: is no tensorflow_metadata schema: .*utf-8"
+        DataError, match=r"^schema\.pbtxt: is not a tensorflow_metadata schema: .*utf-8"
     ):
         tfmd.from_pbtxt(b'feature { name: "\xff" type: INT }', "schema.pbtxt")

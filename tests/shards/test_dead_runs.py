@@ -70,7 +70,7 @@ def test_summary_of_a_dead_read_that_names_other_folders_is_refused(
             run = dead_run(out)
             (run / "data" / "_read.json").write_text('{"files": []}')
             (run / name).write_text(json.dumps({"files": names}))
-            with pytest.raises(UsageError, match="not what a read writes"):
+            with pytest.raises(UsageError, match="was not written by a read"):
                 begin_publication(out, False)
             assert whole(victim)
             shutil.rmtree(run)

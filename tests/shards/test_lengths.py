@@ -79,8 +79,8 @@ def test_record_count_that_differs_from_dataset_info_is_reported_everywhere(
     *others, read, verify, opened = said_everywhere(folder, tmp_path / "to", capsys)
     for text in (*others, verify, opened):
         assert "flowers-train.tfrecord-00001-of-00003" in text
-        assert "has 4 records where dataset_info.json lists 9" in text
-    assert "split 'train' has 12 records where dataset_info.json lists 17" in read
+        assert "has 4 records, but dataset_info.json lists 9" in text
+    assert "split 'train' has 12 records, but dataset_info.json lists 17" in read
 
 
 def test_shard_count_that_differs_from_dataset_info_is_reported_everywhere(

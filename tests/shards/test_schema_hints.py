@@ -110,7 +110,7 @@ def test_hint_that_the_records_contradict_is_not_used(tmp_path: Path) -> None:
     ]
     used, not_used = ds.schema_notes
     assert used.startswith("1 feature described by ")
-    assert "n (it says uint8, the records hold 300 to 300)" in not_used
+    assert "n (it declares uint8, but the records contain 300 to 300)" in not_used
     assert not_used.endswith("and 2 more")
     assert ds.to_table()["n"].to_pylist() == [300] * 3
 
@@ -137,13 +137,13 @@ def test_contradictory_or_invalid_hints_are_noted(tmp_path: Path) -> None:
     assert ds.schema["n"].dtype == "int64"
     assert 'which differ; choose with schema="FILE"' in ds.schema_notes[0]
     (tmp_path / "b" / "schema.pbtxt").unlink()
-    assert "beside some of the files only" in open(tmp_path).schema_notes[0]
+    assert "next to only some of the files" in open(tmp_path).schema_notes[0]
     (tmp_path / "a" / "schema.pbtxt").write_text("no schema {")
     ds = open(tmp_path / "a")
-    assert "is no tensorflow_metadata schema" in ds.schema_notes[0]
+    assert "is not a tensorflow_metadata schema" in ds.schema_notes[0]
     assert ds.schema["n"].dtype == "int64"
     (tmp_path / "a" / "features.json").write_text('["x"]')
-    assert "is no JSON object" in open(tmp_path / "a").schema_notes[0]
+    assert "is not a JSON object" in open(tmp_path / "a").schema_notes[0]
     (tmp_path / "a" / "features.json").write_text('{"featuresDict": 5}')
     assert "is not what TensorFlow Datasets writes" in open(tmp_path / "a").schema_notes[0]
     (tmp_path / "a" / "features.json").write_text('{"featuresDict": {"features": {"n": 5}}}')
@@ -162,7 +162,7 @@ def test_read_and_build_note_the_used_hint(
     )
     said = f"1 feature described by {tmp_path}/in/features.json"
     result = read(tmp_path / "in", tmp_path / "out")
-    assert result.notes == ("left out what is no TFRecord (1): features.json", said)
+    assert result.notes == ("left out files that are not TFRecords (1): features.json", said)
     assert result.schema["n"].dtype == "int8"
     files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
     assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == (
@@ -179,7 +179,7 @@ def test_read_notes_images_and_tensors_that_it_could_decode(tmp_path: Path) -> N
     png = tf.io.encode_png(np.zeros((3, 2, 3), np.uint8)).numpy()
     tensor = tf.io.serialize_tensor(np.zeros((2, 3), np.float32)).numpy()
     write(tmp_path / "a.tfrecord", *[{"photo": png, "t": tensor, "text": b"a", "n": 1}] * 3)
-    photo = 'photo holds encoded images: decode_images="photo" makes pixels of them'
+    photo = 'photo holds encoded images. To get pixels: decode_images="photo"'
     assert read(tmp_path / "a.tfrecord", tmp_path / "1", decode_tensor="t").notes == (photo,)
     assert (
         read(tmp_path / "a.tfrecord", tmp_path / "2", columns="n,t", decode_tensor="t").notes == ()

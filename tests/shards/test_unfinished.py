@@ -26,7 +26,7 @@ from recordmill.storage.folders import find_files, join
 from recordmill.storage.walk import find_unfinished
 
 ROWS = {"x": list(range(300)), "y": [f"row {at}" for at in range(300)]}
-NOT_A_DATA_SET = "not a data set (a build or a read is at work there, or was killed"
+NOT_A_DATA_SET = "not a data set: a build or a read is running there, or was killed"
 COMMANDS = {
     "head": ["head", "{}"],
     "inspect": ["inspect", "{}"],
@@ -267,7 +267,7 @@ def test_half_published_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patched:
         patched.setattr(publish, "rename", fail)
-        with pytest.raises(RecordmillError, match="not yet in its place: the next read"):
+        with pytest.raises(RecordmillError, match="not yet moved to its folder: the next read"):
             recordmill.read(tmp_path / "set", out)
     assert len(list(out.glob("*.parquet"))) == 2
     with pytest.raises(UsageError, match="not a data set"):
@@ -302,10 +302,10 @@ def test_status_shows_when_a_run_last_renewed_its_lease(
         return found.state
 
     before = store.objects(out)
-    assert re.fullmatch(r"at work: heard of \d+ s ago", state())
+    assert re.fullmatch(r"running: last sign of life \d+ s ago", state())
     now = time.time
     monkeypatch.setattr("time.time", lambda: now() - 60)  # a clock that is slow
-    assert state() == "at work: heard of 0 s ago"
+    assert state() == "running: last sign of life 0 s ago"
     monkeypatch.setattr("time.time", lambda: now() + 3 * 3600)
-    assert state() == "not heard of for 3.0 h: `recordmill clean` tells whether it is dead"
+    assert state() == "no sign of life for 3.0 h: `recordmill clean` shows whether it is dead"
     assert store.objects(out) == before

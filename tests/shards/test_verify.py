@@ -174,7 +174,7 @@ def test_verify_checks_plain_tfrecord_files(out: Path, tmp_path: Path) -> None:
     assert finding.file == str(copy)
     assert "truncated" in finding.problem
     assert str(Problem("a", "record 1", "is bad")) == "a: record 1: is bad"
-    with pytest.raises(UsageError, match="data set of its own"):
+    with pytest.raises(UsageError, match="itself a data set"):
         verify([out, copy])
     with pytest.raises(RecordmillError):
         verify(tmp_path / "nothing")

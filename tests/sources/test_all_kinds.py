@@ -111,10 +111,10 @@ def test_utf16_without_a_byte_order_mark_is_refused(kind: str, tmp_path: Path) -
     [
         ("klingon", "is unknown; for example utf-8"),
         ("a\0b", "is unknown; for example utf-8"),
-        ("punycode", "is no encoding of text files; for example utf-8"),
-        ("hex", "is no encoding of text files"),
-        ("rot13", "is no encoding of text files"),
-        ("undefined", "is no encoding of text files"),
+        ("punycode", "is not an encoding of text; for example utf-8"),
+        ("hex", "is not an encoding of text"),
+        ("rot13", "is not an encoding of text"),
+        ("undefined", "is not an encoding of text"),
     ],
 )
 def test_unknown_encoding_is_refused(

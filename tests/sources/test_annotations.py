@@ -255,7 +255,7 @@ def test_category_with_a_lone_surrogate_is_a_reject(images: Path, tmp_path: Path
         ("a.png,1,1,,5,x", "xmax is empty"),
         ("a.png,1,one,5,5,x", "'one', not a finite number"),
         (",1,1,5,5,x", "image is empty"),
-        ("z.png,1,1,5,5,x", "'z.png' is no image of this input; its 1 box(es) are left out"),
+        ("z.png,1,1,5,5,x", "'z.png' is not an image of this input; its 1 box(es) are left out"),
     ],
 )
 def test_one_bad_row_of_a_table_is_one_reject(
@@ -322,7 +322,7 @@ def test_image_with_an_unreadable_annotation_file_is_a_reject(images: Path, tmp_
     write_file(tmp_path / "boxes" / "a.xml", "<annotation><object>")
     write_file(tmp_path / "boxes" / "b.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
     records, (reject,), _ = read(images, tmp_path / "boxes")
-    assert "a.xml: is no XML" in str(reject)
+    assert "a.xml: is not XML" in str(reject)
     assert [*records] == ["b.png", "c.png"]
 
 
@@ -383,7 +383,7 @@ def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     write_file(tmp_path / "train.txt", "./images/train/0.jpg\n")
     source = plan(tmp_path / "images", tmp_path)
     (reject,) = source.plan_rejects
-    assert "'gone' is no image of this input" in reject.message  # not that of the other split
+    assert "'gone' is not an image of this input" in reject.message  # not that of the other split
     labels = [
         label
         for unit in source.units
@@ -586,7 +586,7 @@ def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_p
             detect_kind(listing)
     else:
         notes = [in_flags(note) for note in plan_images(listing).notes]
-        assert any(f"--boxes {tmp_path}/set/labels takes boxes from it" in note for note in notes)
+        assert any(f"--boxes {tmp_path}/set/labels" in note for note in notes)
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["folders", "darknet"])
@@ -625,7 +625,7 @@ def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
     save_image(tmp_path / "set" / "a.png")
     write_file(tmp_path / "set" / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
     with pytest.raises(
-        RecordmillError, match=r"which data .*--labels \S*set or --boxes \S*set reads"
+        RecordmillError, match=r"several kinds of data.*--labels \S*set or --boxes \S*set reads"
     ):
         recordmill.build(tmp_path / "set", tmp_path / "out")
 

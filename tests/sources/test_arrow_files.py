@@ -135,7 +135,7 @@ def test_damaged_streams_and_files_are_refused_or_noted(tmp_path: Path) -> None:
     file = write("uncompressed", tmp_path / "f").read_bytes()
     for content, message in (
         (stream[:-5000], "is not an Arrow file, or damaged: Expected to be able to read"),
-        (stream * 2, f"something follows the end of the Arrow stream at byte {len(stream)}"),
+        (stream * 2, f"there is data after the end of the Arrow stream at byte {len(stream)}"),
         (file[:-100], "is not an Arrow file, or damaged"),
         (file[:100], "is not an Arrow file, or damaged"),
     ):

@@ -212,7 +212,7 @@ def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.xml", "<annotation><object>", "is no XML"),
+        ("a.xml", "<annotation><object>", "is not XML"),
         (
             "a.xml",
             '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>',
@@ -223,7 +223,7 @@ def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) 
             "<annotation><object><name>x</name></object></annotation>",
             "object 1: lacks 'bndbox'",
         ),
-        ("a.json", "[1]", "no annotation as COCO writes it"),
+        ("a.json", "[1]", "not a COCO annotation file"),
         (
             "a.json",
             '{"images": [{"id": 1, "file_name": "a.png"}], "categories": []}',
@@ -235,11 +235,11 @@ def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) 
             '"annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]}]}',
             "bbox is 3 numbers, not four",
         ),
-        ("a.txt", "0 0.5 0.5 0.1\n", "a.txt: line 1: is no box: 3 numbers"),
+        ("a.txt", "0 0.5 0.5 0.1\n", "a.txt: line 1: is not a box: 3 numbers"),
         (
             "a.txt",
             "\n0 0.5 0.5 nan 0.1\n",
-            "a.txt: line 2: is no box: a value is 'nan', not a finite number",
+            "a.txt: line 2: is not a box: a value is 'nan', not a finite number",
         ),
         ("b.csv", "filename,xmin,ymin,xmax,ymax\na.png,1,2,3,4\n", "no columns of a class"),
         ("b.csv", "filename,class,left\na.png,cat,3\n", "no columns of xmin, ymin"),

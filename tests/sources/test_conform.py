@@ -151,7 +151,7 @@ def test_tensors_of_wrong_shapes_are_faults() -> None:
         (1, "shape"),
         (3, "shape"),
     ]
-    assert result.faults[1].message == "t: [[1, 2], [3]] has not the shape of uint8 [2, 2]"
+    assert result.faults[1].message == "t: [[1, 2], [3]] does not have the shape of uint8 [2, 2]"
     assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good_rows.tolist() == [0]
     assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good_rows.tolist() == [0]
     assert fit([[], None], Feature("t", "float32", (0,))).batch.column(0).to_pylist() == [[], None]

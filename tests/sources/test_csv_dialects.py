@@ -142,21 +142,25 @@ def test_delimiter_and_quote_are_detected(
         (
             b"k;v,n\nq;r,s\nt;u,w\n",
             {},
-            r"delimiter can't be detected: .*say which with --delimiter",
+            r"delimiter can't be detected: .*choose with --delimiter",
         ),
         (
             b"full name\nJohn Smith\nJane Doe\n",
             {},
             r"there is one column, or .* columns, separated by ' '.*--delimiter",
         ),
-        (b'id,said\n1,"a \\"b\\" c"\n2,"d"\n', {}, r"say --escape '\\' if"),
+        (b'id,said\n1,"a \\"b\\" c"\n2,"d"\n', {}, r"use --escape '\\' if"),
         (
             b"hello,world\ngood,bye\n",
             {},
-            r"may be a header or data.*'hello','world'\. Say --no-header",
+            r"may be a header or data.*'hello','world'\. Use --no-header",
         ),
         (b"1,2\n", {}, r"looks like data"),
-        (b"red,1\nred,2\n", {"names": ("p", "q")}, r"the names given stand for it, or for columns"),
+        (
+            b"red,1\nred,2\n",
+            {"names": ("p", "q")},
+            r"the given names replace it, or name the columns",
+        ),
         (b",,\na,b,c\n", {}, "the first row is blank"),
         (b"made by hand\na,b\n1,2\n3,4\n", {}, r"has 1 field and most rows have 2 \(is it a title"),
     ],
@@ -260,7 +264,7 @@ def test_first_row_with_a_name_given_by_the_user_is_a_header(tmp_path: Path) -> 
     path.write_bytes(b"hello,1990\ngood,1\nbad,2\n")
     source = plan_csv(input_files(path), CsvOptions(), PlanOptions(label="hello"))
     assert source.schema.names == ("hello", "1990")
-    assert "it holds names that are given" in source.notes[0]
+    assert "it contains the names that were given" in source.notes[0]
 
 
 # What each real file gives whose header or delimiter is not told as `,` and a header; checked by
@@ -279,10 +283,10 @@ REAL_REFUSED = {
     "torture-papaparse/long-sample.csv": "looks like data",
     # a header, and refused: names that stand below again, are numbers, or differ in nothing from
     # what is below
-    "torture-csvkit/join_a_short.csv": "'b' stands below it again",
-    "torture-csvkit/join_short.csv": "'b' stands below it again",
-    "torture-csvkit/test_join_short_rows.csv": "'b' stands below it again",
-    "torture-csvkit/test_empty_columns.csv": "'a' stands below it again",
+    "torture-csvkit/join_a_short.csv": "'b' occurs again below it",
+    "torture-csvkit/join_short.csv": "'b' occurs again below it",
+    "torture-csvkit/test_join_short_rows.csv": "'b' occurs again below it",
+    "torture-csvkit/test_empty_columns.csv": "'a' occurs again below it",
     "torture-csvkit/test_header_newline.csv": "may be a header or data",
     "torture-frictionless/issue-825.csv": "'2011' is above a number",
     "torture-frictionless/transpose.csv": "'1' is above a number",

@@ -463,6 +463,6 @@ def test_skipped_blank_lines_are_noted(tmp_path: Path, compressed: bool) -> None
         )
         built = recordmill.build(path, tmp_path / f"of-{name}", **options)
         assert sum(built.records.values()) == 2
-        said = f"blank lines, which are no records (5): {path.name}"
+        said = f"blank lines, which are not records (5): {path.name}"
         assert said in built.notes
         assert said in built.manifest.statistics["notes"]

@@ -60,22 +60,26 @@ def test_head_of_a_csv_file_has_its_encoding(tmp_path: Path) -> None:
     [
         (b"", {}, r"^in\.csv: the file is empty \(0 bytes\): not even a header$"),
         (b"\n\r\n", {}, r"^in\.csv: it holds no rows, not even a header$"),
-        ("a,b\n1,2\n".encode("utf-16-le"), {}, r"^in\.csv: byte 1: it holds NUL bytes"),
+        ("a,b\n1,2\n".encode("utf-16-le"), {}, r"^in\.csv: byte 1: it contains NUL bytes"),
         ("a,b\n".encode("utf-16-le"), {}, "utf-16-le"),
         ("a,b\n".encode("utf-16-be"), {}, "utf-16-be"),
-        (b"PAR1....PAR1", {}, r"^in\.csv: this is no CSV but a Parquet file; use `build parquet`$"),
+        (
+            b"PAR1....PAR1",
+            {},
+            r"^in\.csv: this is not CSV but a Parquet file; use `build parquet`$",
+        ),
         (b"PK\x03\x04....", {}, "an Office document"),
         (
             b"a,b,a\n",
             {},
-            r"^in\.csv: line 1: columns 1 and 3 are both named 'a': if this row is data, say --no-header; if it names "
-            r"the columns, say --header, and give each a name of its own with --names$",
+            r"^in\.csv: line 1: columns 1 and 3 are both named 'a': if this row is data, use --no-header; if it names "
+            r"the columns, use --header, and give other names with --names$",
         ),
         (b"column_2,\n", {}, "columns 1 and 2 are both named 'column_2'"),
         (
             b"caf\xe9,b\n",
             {},
-            r"line 1: the column name 'caf\\xe9' is no UTF-8; declare the file's --encoding",
+            r"line 1: the column name 'caf\\xe9' is not UTF-8; declare the file's --encoding",
         ),
         (b"\xff\xfea", {}, r"line 1: can't be decoded as utf-16"),
         (b"a,b\n\x81,2\n", {"encoding": "cp1252"}, r"^in\.csv: line 2: can't be decoded as cp1252"),
@@ -86,7 +90,7 @@ def test_head_of_a_csv_file_has_its_encoding(tmp_path: Path) -> None:
             {},
             r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed",
         ),
-        (b"," * 70_000 + b"\n", {}, "the first row is of 70,001 fields; the most is 65,536"),
+        (b"," * 70_000 + b"\n", {}, "the first row has 70,001 fields, and at most 65,536"),
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),
     ],
 )
@@ -107,7 +111,7 @@ def test_head_that_is_not_csv_is_refused(
         ({"trim": True, "comment": " "}, "trim drops blanks"),
         ({"trim": True, "comment": "\t"}, "trim drops tabs"),
         ({"skip_lines": -1}, "--skip-lines -1"),
-        ({"max_line_bytes": 0}, "--max-line-bytes 0: it lies"),
+        ({"max_line_bytes": 0}, "--max-line-bytes 0: it must be"),
         ({"names": ()}, "names is empty"),
         ({"names": ("a", "a")}, "names holds 'a' twice"),
         ({"names": ("a", "")}, "an empty name, for column 2"),
@@ -168,7 +172,7 @@ def test_quotes_are_text_if_each_line_is_a_row(
 ) -> None:
     source = plan(tmp_path / name, content, delimiter=delimiter)
     assert values(source) == lines(content, delimiter)
-    assert any("quotes are text: without them all rows are whole" in note for note in source.notes)
+    assert any("quotes are text: otherwise" in note for note in source.notes)
     assert not rejects(source)
 
 
@@ -199,7 +203,7 @@ def test_text_after_a_needed_quote_is_refused_and_each_remedy_reads_it(
     with pytest.raises(DataError) as refused:
         plan(path, NEEDED)
     assert in_flags(refused.value) == (
-        "in.csv: line 152: a field goes on behind its closing quote: '\"Others\" includes all'; say --quote none if "
+        "in.csv: line 152: a field continues after its closing quote: '\"Others\" includes all'; use --quote none if "
         "quotes are text, or --lenient-quotes to drop these quotes; --quote '\"' rejects it"
     )
     rejected = plan(path, NEEDED, quote='"')
@@ -221,7 +225,8 @@ def test_ambiguous_line_breaks_in_quotes_are_refused_and_each_remedy_reads_them(
 ) -> None:
     path = tmp_path / "in.csv"
     with pytest.raises(
-        DataError, match=r"line 152: a field in quotes holds line breaks, and each line is a row by"
+        DataError,
+        match=r"line 152: a field in quotes holds line breaks, and each of these lines is a",
     ):
         plan(path, TWO_LINES)
     assert values(plan(path, TWO_LINES, quote='"'))[150] == ("150", "hello\nworld, again")
@@ -266,7 +271,7 @@ def test_line_breaks_in_a_single_column_are_noted(tmp_path: Path) -> None:
 def test_header_with_text_after_its_quote_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     assert plan(path, '"a" b,c\n1,2\n').schema.names == ('"a" b', "c")
-    with pytest.raises(DataError, match="line 1: a field goes on behind its closing quote"):
+    with pytest.raises(DataError, match="line 1: a field continues after its closing quote"):
         plan(path, '"a" b,c\n1,"2,3"\n')
     assert plan(path, '"a" b,c\n1,"2,3"\n', lenient_quotes=True).schema.names == ("a b", "c")
 

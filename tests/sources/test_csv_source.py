@@ -272,7 +272,7 @@ def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None
     assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
     with pytest.raises(
         DataError,
-        match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; say which with --delimiter",
+        match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; choose with --delimiter",
     ):
         plan([one, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
 
@@ -314,7 +314,7 @@ def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     )
     source = plan(path)
     assert (
-        "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them"
+        "column 'a': 3 of 6 values do not fit float32 and are rejected; --dtype a=float64 keeps them"
         in [*map(in_flags, source.notes)]
     )
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
@@ -414,7 +414,7 @@ def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> 
         "--delimiter, --quote, --escape and --skip-lines",
         "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
         "closed; its first line is '\"7,8'; "
-        "reading goes on at the next line; mend the quote, or use --quote none if quotes are text, or --max-line-bytes",
+        "reading continues at the next line; fix the quote, or use --quote none if quotes are text, or --max-line-bytes",
     ]
 
 
@@ -504,7 +504,7 @@ def test_invalid_utf8_in_csv_is_a_reject(tmp_path: Path) -> None:
     assert table["b"].to_pylist() == good
     assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
     assert in_flags(rejects[1].message) == (
-        "column 'b': 'caf\\xe9' is no UTF-8; use --dtype b=bytes, or declare the file's --encoding: latin-1 and "
+        "column 'b': 'caf\\xe9' is not UTF-8; use --dtype b=bytes, or declare the file's --encoding: latin-1 and "
         "others of one byte a character decode all of it"
     )
     assert read(plan(path, label="b"))[0].num_rows == len(good)

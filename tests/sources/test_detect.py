@@ -209,7 +209,7 @@ def test_majority_of_files_determines_the_kind_and_the_rest_is_noted(tmp_path: P
     listing = list_inputs([str(tmp_path)])
     kind, why = detect_kind(listing)
     assert kind == "images"
-    assert "a.png is a PNG image; beside it: 1 without extension, 1 .csv, 2 .xml" in why
+    assert "a.png is a PNG image; other files: 1 without extension, 1 .csv, 2 .xml" in why
     assert [file.name for file in filter_kind(listing, "images").files] == [
         "a.png",
         "b.png",
@@ -325,7 +325,7 @@ def test_binary_file_is_refused_as_text(
     path = tmp_path / "in.txt"
     path.write_bytes(data)
     common = PlanOptions()
-    message = rf"in\.txt: this is no (text|CSV) but {what.replace('(', '.').replace(')', '.')}"
+    message = rf"in\.txt: this is not (text|CSV) but {what.replace('(', '.').replace(')', '.')}"
     with pytest.raises(DataError, match=message):
         plan_text(list_inputs([str(path)]), TextOptions(encoding=encoding), common)
     with pytest.raises(DataError, match=message):
@@ -548,6 +548,8 @@ def test_sample_submission_is_not_mixed_into_the_splits(tmp_path: Path) -> None:
         "train": 3,
         "test": 2,
     }
-    assert any("left out 1 file(s) for handing in results" in note for note in report.notes)
+    assert any(
+        "left out 1 file(s) that are templates for submissions" in note for note in report.notes
+    )
     report = recordmill.build(source / "gender_submission.csv", tmp_path / "named")
     assert report.read == 2

@@ -338,15 +338,18 @@ def test_resized_shards_do_not_depend_on_how_the_build_runs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resize": "224"}, "--resize 224: HEIGHTxWIDTH in pixels"),
-        ({"resize": 224}, "224: HEIGHTxWIDTH in pixels"),
-        ({"resize": "0x5"}, r"--resize 0x5: 1 to \d+ pixels"),
+        ({"resize": "224"}, "--resize 224: write HEIGHTxWIDTH in pixels"),
+        ({"resize": 224}, "224: write HEIGHTxWIDTH in pixels"),
+        ({"resize": "0x5"}, r"--resize 0x5: the size must be 1 to \d+ pixels"),
         ({"resize": "99999x99999"}, "1 to 178956970 pixels"),
         ({"resize": "9x9", "resize_mode": "fit"}, "one of stretch, crop, pad"),
         ({"resize_mode": "crop"}, "--resize-mode needs --resize"),
-        ({"reencode": "gif"}, r"--reencode gif: png, or jpeg or webp, with a quality of 1 to 100"),
-        ({"reencode": "jpeg:0"}, "--reencode jpeg:0: png"),
-        ({"reencode": "png:9"}, "--reencode png:9: png"),
+        (
+            {"reencode": "gif"},
+            r"--reencode gif: write png, or jpeg or webp with a quality of 1 to 100",
+        ),
+        ({"reencode": "jpeg:0"}, "--reencode jpeg:0: write png"),
+        ({"reencode": "png:9"}, "--reencode png:9: write png"),
     ],
 )
 def test_impossible_resize_is_refused(

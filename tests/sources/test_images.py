@@ -245,11 +245,11 @@ def test_folder_without_images_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"check": "full"}, "--check full: one of structure, decode"),
-        ({"labels": "x.csv", "missing": "drop"}, "--missing drop: one of reject, ignore"),
-        ({"class_from": "names"}, "--class-from names: one of"),
-        ({"split_from": "x"}, "--split-from x: one of"),
-        ({"max_pixels": 0}, "--max-pixels 0: at least 1"),
+        ({"check": "full"}, "--check full: must be one of structure, decode"),
+        ({"labels": "x.csv", "missing": "drop"}, "--missing drop: must be one of reject, ignore"),
+        ({"class_from": "names"}, "--class-from names: must be one of"),
+        ({"split_from": "x"}, "--split-from x: must be one of"),
+        ({"max_pixels": 0}, "--max-pixels 0: must be at least 1"),
         ({"labels_path_column": "file"}, "--labels-path-column needs --labels"),
     ],
 )
@@ -342,7 +342,7 @@ def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
     )
     rows, rejects = drain(plan(tmp_path))
     assert [row["source"] for row in rows] == ["9.jpg"]
-    assert "scans, of which more than 500" in rejects[0].message
+    assert "scans; more than 500" in rejects[0].message
 
 
 def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_json_elements_are_the_same_for_blocks_of_any_size(
         ('[{"a": 1}, {"a": 2}', r"^in\.json: element 1: the JSON array has no end"),
         ('[{"a": 1},, {"a": 2}]', "a value is missing between commas"),
         ('[{"a": 1},]', "a value is missing between commas"),
-        ('[{"a": 1}]\n[{"a": 2}]', "something stands behind the JSON array's end"),
+        ('[{"a": 1}]\n[{"a": 2}]', "there is something after the end of the JSON array"),
     ],
 )
 def test_broken_json_array_is_an_error(tmp_path: Path, text: str, message: str) -> None:
@@ -204,7 +204,7 @@ def test_types_that_text_does_not_show_are_widened_or_rejected_without_a_schema(
         == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
     )
     notes = recordmill.open(tmp_path / "second").records.catalog.manifest.statistics["notes"]
-    assert any("1 of 2 values can't be held by float32 and are rejected" in note for note in notes)
+    assert any("1 of 2 values do not fit float32 and are rejected" in note for note in notes)
     dtypes = {"f16": "float16", "bytes": "base64", "f64": "float64"}
     (lines,) = (tmp_path / "lines").rglob("*.jsonl")
     recordmill.build(lines, tmp_path / "third", shuffle=False, splits="all=1", dtypes=dtypes)
@@ -265,7 +265,7 @@ def test_bytes_of_a_schema_are_decoded_from_base64(tmp_path: Path) -> None:
     )
     assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
     assert [in_flags(one.message) for one in rejects] == [
-        "x: 'a text' is no base64; --dtype x=bytes keeps text as it is"
+        "x: 'a text' is not base64; --dtype x=bytes keeps text as it is"
     ]
 
 
@@ -278,8 +278,8 @@ def test_bytes_declared_by_dtype_keep_text_or_decode_base64(tmp_path: Path) -> N
         found, rejects = read_all(decoded)
         assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
         assert [in_flags(reject.message) for reject in rejects] == [
-            "x: 'no base64' is no base64; --dtype x=bytes keeps text as it is",
-            "x: '1234' is no base64; --dtype x=bytes keeps text as it is",
+            "x: 'no base64' is not base64; --dtype x=bytes keeps text as it is",
+            "x: '1234' is not base64; --dtype x=bytes keeps text as it is",
             "x: a list where bytes is expected: '[\"data\"]'",
         ]
     lists = plan_of_trip(
@@ -355,7 +355,7 @@ def test_record_path_reads_a_member_of_a_document(
         ('{"data": [{"x": 1}], "b": [', "data", r"the JSON document has no end"),
         ('{"data": [{"x": 1}, {"x"', "data", r"element 1: the JSON array has no end"),
         ('{"data": [{"x": 1},]}', "data", r"a value is missing between commas"),
-        ('{"data": [{"x": 1}]}', ".", r"^--record-path \.: give the key"),
+        ('{"data": [{"x": 1}]}', ".", r"^--record-path \.: write the key"),
         ("", "data", r"no member 'data'|holds no data|in\.json"),
     ],
 )

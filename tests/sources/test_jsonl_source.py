@@ -117,23 +117,23 @@ def test_position_of_a_record_is_its_line_and_blank_lines_are_skipped(tmp_path: 
     rows, rejects = read_all(plan(path))
     assert [(row[1], row[2]["a"]) for row in rows] == [(0, 1), (3, 2), (5, 3), (6, 4)]
     assert [reject.place for reject in rejects] == ["line 5"]
-    assert plan(path).notes[-1] == "blank lines, which are no records (2): a.jsonl"
+    assert plan(path).notes[-1] == "blank lines, which are not records (2): a.jsonl"
 
 
 BAD = [
-    (b"x", "json", "is no JSON object: at byte 0 of the line, 'x'"),
-    (b"[1]", "json", "is no JSON object: at byte 0 of the line, '[1]'"),
+    (b"x", "json", "is not a JSON object: at byte 0 of the line, 'x'"),
+    (b"[1]", "json", "is not a JSON object: at byte 0 of the line, '[1]'"),
     (b'{"a": 1', "json", "ends inside its object: at byte 7 of the line"),
     (b'{"a": "', "json", "ends inside its object"),
     (b'{"a": 1} {}', "json", "has more after the end of its object: at byte 9 of the line, '{}'"),
     (b'{"a": 1, "a": 2}', "json", "has a key twice in one object"),
     (b'{"a": 01}', "json", "has a malformed number"),
-    (b'{"a": .5}', "json", "is no JSON"),
+    (b'{"a": .5}', "json", "is not JSON"),
     (b'{"a": 1.}', "json", "has a malformed number"),
-    (b'{"a": tru}', "json", "is no JSON"),
-    (b"{'a': 1}", "json", "is no JSON"),
-    (b'{"a": 1,}', "json", "is no JSON"),
-    (b'{"a" 1}', "json", "is no JSON"),
+    (b'{"a": tru}', "json", "is not JSON"),
+    (b"{'a': 1}", "json", "is not JSON"),
+    (b'{"a": 1,}', "json", "is not JSON"),
+    (b'{"a" 1}', "json", "is not JSON"),
     (b'{"s": "\t"}', "json", "has a control character inside a string"),
     (b'{"s": "\\x"}', "json", "has an unknown escape in a string"),
     (b'{"s": "\\u12"}', "json", "has an unknown escape in a string"),
@@ -184,7 +184,7 @@ def test_json_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
         ("line 5", "range", "f: 1e999 does not fit float32; --dtype f=string keeps it"),
         ("line 6", "null", "l: a null inside a list, which an Example can't hold: [1, None]"),
     ]
-    assert any("3 of 7 values can't be held by float32" in note for note in source.notes)
+    assert any("3 of 7 values do not fit float32" in note for note in source.notes)
     rows, rejects = read_all(plan(path, dtypes={"i": "string", "f": "float64"}))
     assert [row[2]["i"] for row in rows] == ["1", "1.5", "2", "2", "4"]
     assert [row[2]["f"] for row in rows][2:4] == [16777217.0, 1e39]
@@ -223,7 +223,7 @@ def test_values_of_two_forms_are_refused_until_declared(tmp_path: Path) -> None:
     expected = "'x' is a number (a.jsonl: line 1) and a string (a.jsonl: line 2) and true or false (a.jsonl: line 3)"
     assert (
         str(caught.value)
-        == f"{expected}; declare what it shall be: --dtype x=string keeps the scalars as text"
+        == f"{expected}; declare its type: --dtype x=string keeps the scalars as text"
     )
     assert [row["x"] for row in values(read_all(plan(path, dtypes={"x": "string"}))[0])] == [
         "1",
@@ -244,7 +244,7 @@ def test_each_remedy_for_values_of_several_forms_works(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         plan(forms)
     taken = "takes {}, and the others are rejects".format
-    assert str(caught.value).partition("declare what it shall be: ")[2].split("; ") == [
+    assert str(caught.value).partition("declare its type: ")[2].split("; ") == [
         f"--dtype x=int64 {taken('a number')}",
         f"--dtype 'x=int64[?]' {taken('a list')}",
         f"--dtype x.y=int64 {taken('an object')}",
@@ -259,8 +259,8 @@ def test_each_remedy_for_values_of_several_forms_works(tmp_path: Path) -> None:
     members, whole = read_all(plan(forms, dtypes={"x.y": "int64"}))
     assert values(members) == [{"x.y": 1, "x.z": "a"}]
     assert [reject.message for reject in whole] == [
-        "x: a number where an object is expected: '1'",
-        "x: a list where an object is expected: '[1]'",
+        "x: a number, but an object is expected: '1'",
+        "x: a list, but an object is expected: '[1]'",
     ]
     given = Schema((Feature("x.z", "string"),))
     assert values(read_all(plan(forms, schema=given))[0]) == [{"x.z": "a"}]
@@ -273,10 +273,10 @@ def test_each_remedy_for_values_of_several_forms_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("good", "odd", "message"),
     [
-        ({"x": {"y": 1}}, {"x": "bob"}, "x: a string where an object is expected: 'bob'"),
+        ({"x": {"y": 1}}, {"x": "bob"}, "x: a string, but an object is expected: 'bob'"),
         ({"x": "bob"}, {"x": {"y": 1}}, "x: an object where string is expected: '{\"y\": 1}'"),
-        ({"x": [1, 2]}, {"x": 3}, "x: a number where a list is expected: '3'"),
-        ({"x": [{"y": 1}]}, {"x": [7]}, "x: a number where an object is expected: '7'"),
+        ({"x": [1, 2]}, {"x": 3}, "x: a number, but a list is expected: '3'"),
+        ({"x": [{"y": 1}]}, {"x": [7]}, "x: a number, but an object is expected: '7'"),
         ({"x": 3}, {"x": "b"}, "x: 'b' does not fit int64; --dtype x=string keeps it"),
         ({"x": "b"}, {"x": 3}, "x: a number where most are strings: 3; --dtype x=string keeps it"),
         (
@@ -636,9 +636,7 @@ def test_long_keys_enlarge_only_the_buffer_of_keys() -> None:
     assert len(scanner._tape) == 1 << 16
     assert scanner._names.nbytes < 32 << 20
     lines_left = [b'{"%d%s": 1}\n' % (number, b"k" * 700_000) for number in range(12, 120)]
-    with pytest.raises(
-        DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"
-    ):
+    with pytest.raises(DataError, match="more than 67,108,864 bytes of keys: if the keys are data"):
         [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]
 
 

@@ -394,7 +394,7 @@ def test_class_numbers_and_plain_numbers_are_not_mixed(tmp_path: Path, kind: str
     by_schema = make("given", tables, PlanOptions(schema=schema_of(("dog", "cat"))))
     assert [row["label"] for row in values(read_all(by_schema)[0])] == [1, 0, 1]
     several = [numbered(("cat", "dog")), numbered(("bird", "cat"))]
-    with pytest.raises(DataError, match=r"so its numbers alone say nothing.*--dtype label=string"):
+    with pytest.raises(DataError, match=r"so its numbers are ambiguous.*--dtype label=string"):
         make("numbers", several, PlanOptions(schema=schema_of(None)))
     named = make("named", several, PlanOptions(schema=schema_of(None), dtypes={"label": "string"}))
     assert [row["label"] for row in values(read_all(named)[0])] == ["cat", "dog", "bird", "cat"]
@@ -441,7 +441,7 @@ def test_tfrecords_keep_their_classes_or_are_refused(tmp_path: Path) -> None:
     fewer, rejects = payloads_of(plan_records(one, schema=schema_of(("cat",))))
     assert len(fewer) == 2
     assert [reject.message for reject in rejects] == [
-        "feature 'label': 1 is none of the 1 classes that the schema names"
+        "feature 'label': 1 is not one of the 1 classes of the schema"
     ]
 
 
@@ -500,7 +500,7 @@ def test_class_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: st
     assert reject.source.startswith("odd/5.")
     assert (
         reject.reason,
-        "class 'odd' is none of the classes that the schema names: 'pos'" in reject.message,
+        "class 'odd' is not one of the classes of the schema: 'pos'" in reject.message,
     ) == ("class", True)
     assert len(read_all(source)[0]) == 5
 
@@ -510,9 +510,9 @@ def test_label_of_documents_may_be_text_but_not_a_plain_number(tmp_path: Path) -
     assert sorted(row["label"] for row in values(read_all(source)[0])) == sorted(*LABELS)
     with pytest.raises(UsageError, match="does not name the classes of 'label'"):
         as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None)))
-    with pytest.raises(UsageError, match="the schema says that 'label' is float32"):
+    with pytest.raises(UsageError, match="the schema declares 'label' as float32"):
         as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "float32")))
-    with pytest.raises(UsageError, match="the schema says that 'text' is int64"):
+    with pytest.raises(UsageError, match="the schema declares 'text' as int64"):
         as_text(tmp_path, LABELS, PlanOptions(schema=Schema((Feature("text", "int64"),))))
 
 
@@ -523,7 +523,7 @@ def test_files_outside_of_class_folders_are_left_out_and_noted(tmp_path: Path, k
     (tmp_path / "in" / f"stray{stray.suffix}").write_bytes(stray.read_bytes())
     source = FOLDERS[kind](tmp_path, LABELS, PlanOptions())
     assert any(
-        note.startswith("left out: 1 of 6 file(s) stand outside every class folder")
+        note.startswith("left out: 1 of 6 file(s) are outside every class folder")
         for note in source.notes
     )
     assert source.schema["label"].required
@@ -546,7 +546,7 @@ def test_files_outside_of_split_folders_are_left_out_and_noted(tmp_path: Path) -
     source = plan_text(list_inputs([str(tmp_path)]), TextOptions(mode="documents"), PlanOptions())
     assert [file.split for file in source.files] == ["test", "train", "train"]
     assert any(
-        "1 of 4 file(s) stand outside the folders of the splits" in note for note in source.notes
+        "1 of 4 file(s) are outside the folders of the splits" in note for note in source.notes
     )
     assert "classes that not every split has: 'pos' (in train only)" in source.notes
 

@@ -217,8 +217,8 @@ def test_label_rows_without_files_and_files_without_rows_are_rejects_or_ignored(
     text = 'file,n,t\na.png,1,"x\ny"\nzzz.png,2,z\n,3,q\nb.png,4,w\n'
     strict = plan(tmp_path, tmp_path / "labels.csv", text)
     assert [str(reject) for reject in strict.plan_rejects] == [
-        "labels.csv: line 4: file 'zzz.png' is no image of this input",
-        "labels.csv: line 5: file None is no image of this input",
+        "labels.csv: line 4: file 'zzz.png' is not an image of this input",
+        "labels.csv: line 5: file None is not an image of this input",
         "c.png: labels.csv has no row for this file",
     ]
     assert [file.name for file in strict.files] == ["a.png", "b.png"]
@@ -281,7 +281,7 @@ def test_label_columns_named_like_image_features_are_renamed(tmp_path: Path) -> 
     )
     (row,) = table(source).values()
     assert row == {"label": 0, "class_name": "cat", "labels_width": 640, "labels_height": 480}
-    told = "columns that images have as well get other names: width is labels_width, height is labels_height"
+    told = "columns with the names of image features were renamed: width is labels_width, height is labels_height"
     assert source.notes[-1] == f"labels.csv: {told}"
 
 
@@ -334,14 +334,14 @@ def test_path_column_is_found_or_given(tmp_path: Path) -> None:
             "file,n\nb.png,1\n",
             {},
             UsageError,
-            r"no column holds paths of the images; looked at file of file, n\.",
+            r"no column holds paths of the images; file of file, n were checked",
         ),
         (
             "l.csv",
             "where,n\nb.png,1\n",
             {},
             UsageError,
-            r"looked at none of where, n\..*--labels-path-column names the column",
+            r"none of where, n were checked\..*--labels-path-column names the column",
         ),
         (
             "l.csv",
@@ -378,14 +378,14 @@ def test_path_column_is_found_or_given(tmp_path: Path) -> None:
             "file,n,n\na.png,1,2\n",
             {},
             DataError,
-            "both named 'n'.* give each a name of its own with --names",
+            "both named 'n'.* give other names with --names",
         ),
         (
             "l.jsonl",
             '{"file": "a.png"}\n[1]\n',
             {},
             DataError,
-            "l.jsonl: line 2: is no JSON object",
+            "l.jsonl: line 2: is not a JSON object",
         ),
         (
             "l.jsonl",
@@ -436,7 +436,7 @@ def test_missing_or_undecodable_labels_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nope\.csv: can't be read: No such file"):
         plan(tmp_path, tmp_path / "nope.csv")
     (tmp_path / "l.csv").write_bytes(b"file,n\na.png,\xe9\n")
-    with pytest.raises(DataError, match=r"l\.csv: line 2, row 0: .* is no UTF-8"):
+    with pytest.raises(DataError, match=r"l\.csv: line 2, row 0: .* is not UTF-8"):
         plan(tmp_path, tmp_path / "l.csv")
 
 
@@ -469,7 +469,9 @@ def test_columns_renamed_because_of_the_label_are_noted(tmp_path: Path) -> None:
     )
     assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
     told = "label is labels_label, class_name is labels_class_name"
-    assert source.notes[-1] == f"l.csv: columns that images have as well get other names: {told}"
+    assert (
+        source.notes[-1] == f"l.csv: columns with the names of image features were renamed: {told}"
+    )
 
 
 def _built(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, Any]:
@@ -537,7 +539,7 @@ def test_csv_options_apply_to_a_table_of_boxes(tmp_path: Path) -> None:
 
 def test_csv_options_are_refused_for_other_labels_files(tmp_path: Path) -> None:
     for table in ("labels.jsonl", "boxes.json"):
-        with pytest.raises(UsageError, match="is of a CSV file, and not of"):
+        with pytest.raises(UsageError, match="is only for CSV files, not for"):
             _built(tmp_path, table, b'{"filename": "0.png"}\n', delimiter=";")
     with pytest.raises(UsageError, match="needs --labels or --boxes"):
         recordmill.build(tmp_path / "in", tmp_path / "out2", kind="images", delimiter=";")
@@ -546,7 +548,7 @@ def test_csv_options_are_refused_for_other_labels_files(tmp_path: Path) -> None:
 def test_first_row_that_names_an_image_suggests_no_header(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         _built(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
-    assert "say --no-header and give the columns with --names" in in_flags(refused.value)
+    assert "use --no-header, and name the columns with --names" in in_flags(refused.value)
 
 
 def test_only_column_of_image_names_is_the_path_column(tmp_path: Path) -> None:

@@ -44,13 +44,13 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
         (
             r"x_(.*)z",
             (),
-            "--label-regex 'x_(.*)z': no file has such a name; a/class_3_1.png is one",
+            "--label-regex 'x_(.*)z': no file name matches; the first one is a/class_3_1.png",
         ),
         (r"class_\d", (), r"--label-regex 'class_\d': it needs a group around the label: (...)"),
         (
             "(",
             (),
-            "--label-regex '(': no regular expression: missing ), unterminated subpattern at position 0",
+            "--label-regex '(': not a regular expression: missing ), unterminated subpattern at position 0",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_splits_and_classes_follow_from_names(
         ("cat/1.jpg dog/1.jpg loose.jpg", "1 file(s) outside every class folder have no label"),
         (
             "train_1.jpg cat.jpg",
-            "no splits by file name: only 1 of 2 names say one, and cat.jpg does not; give the others alone to have their splits",
+            "no splits by file name, because only 1 of 2 names contain one, and cat.jpg does not; to use them, pass the other files only",
         ),
     ],
 )
@@ -180,7 +180,7 @@ def test_split_folders_beside_other_files_are_refused(names: str) -> None:
     """Either reading could mix test data into training, silently."""
     with pytest.raises(
         UsageError,
-        match=r"folders name splits \(.*train\), but 1 file\(s\) lie outside them, such as .*--split-from none",
+        match=r"folders name splits \(.*train\), but 1 file\(s\) are outside them, such as .*--split-from none",
     ):
         lay(names)
     assert set(lay(names, split_from="none").splits) == {None}
@@ -189,7 +189,7 @@ def test_split_folders_beside_other_files_are_refused(names: str) -> None:
 def test_split_from_that_names_do_not_support_is_refused() -> None:
     with pytest.raises(UsageError, match="no folder names a split"):
         lay("a/1.jpg", split_from="folders")
-    with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
+    with pytest.raises(UsageError, match=r"b\.jpg: the name of this file contains no split"):
         lay("train.jpg b.jpg", split_from="names")
 
 
@@ -216,7 +216,7 @@ def test_hive_partition_folders_are_parsed() -> None:
     found = {name: column.to_pylist() for name, column in read_partitions(files).items()}
     assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
     assert note_unused_partitions(files, ["dt"]) == (
-        "what folders called country=... say becomes no column",
+        "folders named country=... do not become columns",
     )
     assert not note_unused_partitions(files, ["dt", "country"])
     assert not read_partitions(

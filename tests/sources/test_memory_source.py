@@ -240,7 +240,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         [{"a": 1}, {"a": 2**70}],
         DataError,
-        "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it",
+        "memory: row 1: 'a' is 1180591620717411303424, which does not fit the rows before it",
     ),
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
@@ -253,7 +253,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         [{"a": decimal.Decimal("1.5")}],
         DataError,
-        r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string",
+        r"decimal128\(2, 1\), which no feature can hold; .* declare its type: --dtype a=string",
     ),
     ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
@@ -303,7 +303,7 @@ def test_batches_of_different_types_are_refused_until_declared(
     monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 1)
     with pytest.raises(
         DataError,
-        match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare what it shall be, such as "
+        match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare its type, such as "
         "--dtype a=string",
     ):
         plan([{"a": 1}, {"a": "x"}], tmp_path)

@@ -157,7 +157,7 @@ X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
             "validation 2, train 6",
             "arrays' names",
         ),
-        ({"m.npz": {"x": X, "y": Y, "n": 3}}, "x y", "6", "left out, for they have no rows: n"),
+        ({"m.npz": {"x": X, "y": Y, "n": 3}}, "x y", "6", "left out, because they have no rows: n"),
         ({"X.npy": X, "y.npy": Y}, "X y", "6", "columns of the same rows: X.npy, y.npy"),
         (
             {"X_1.npy": X, "X_2.npy": X, "y_1.npy": Y, "y_2.npy": Y},
@@ -271,7 +271,7 @@ class Evil:
             descr("(2,)"),
             "holds more than an array; save each to a file of its own: it has 78 bytes",
         ),
-        (descr("(3,)")[:40], "is no file of NumPy's, or damaged: EOF"),
+        (descr("(3,)")[:40], "is not a NumPy file, or it is damaged: EOF"),
         (descr("(3,)")[:5], "damaged: EOF: reading magic string"),
         (descr("()"), "is a single value, and a record is a row"),
         (descr("(-3,)"), r"damaged: no array has shape \(-3,\)"),
@@ -288,13 +288,13 @@ class Evil:
         (descr("(3,)", "('<i4', (9999999,))"), "damaged: no array has shape"),
         (descr("(3,)", "'<V4'"), r"column 'a': no feature can hold NumPy's \|V4"),
         (descr("(1,)", "'<c8'")[:-4], "no feature can hold NumPy's complex64"),
-        (descr("(3,)", "'nonsense'"), "is no file of NumPy's, or damaged"),
+        (descr("(3,)", "'nonsense'"), "is not a NumPy file, or it is damaged"),
         (descr(f"(0, {2**63}, 0)")[:-12], "is damaged: "),
         (descr(f"(3{', 1' * 99})"), "is damaged: maximum supported dimension"),
-        (descr(f"({'9' * 5000},)"), "is no file of NumPy's, or damaged"),
-        (npy("[" * 5000), "is no file of NumPy's, or damaged"),
-        (npy("{" + " " * 20000 + "}"), "is no file of NumPy's, or damaged"),
-        (npy("{}", version=b"\x09\x00"), "is no file of NumPy's, or damaged"),
+        (descr(f"({'9' * 5000},)"), "is not a NumPy file, or it is damaged"),
+        (npy("[" * 5000), "is not a NumPy file, or it is damaged"),
+        (npy("{" + " " * 20000 + "}"), "is not a NumPy file, or it is damaged"),
+        (npy("{}", version=b"\x09\x00"), "is not a NumPy file, or it is damaged"),
         (descr("(1,)", "'<U3'").replace(bytes(12), b"\xff" * 12), "is damaged: "),
         (descr("(1,)", "'<U3'").replace(bytes(12), b"\0\xd8\0\0" * 3), "is damaged: "),
         (
@@ -388,8 +388,8 @@ def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
             whole[:20_000] + bytes(9) + whole[20_009:],
             r"b\.npz: array 'x\.npy': damaged at rows \d+ to \d+",
         ),
-        (whole[:20_000], r"b\.npz: is no file of NumPy's, or damaged"),
-        (whole.replace(b"PK\1\2", b"PK\1\3"), r"b\.npz: is no file of NumPy's, or damaged"),
+        (whole[:20_000], r"b\.npz: is not a NumPy file, or it is damaged"),
+        (whole.replace(b"PK\1\2", b"PK\1\3"), r"b\.npz: is not a NumPy file, or it is damaged"),
     ]:
         path.write_bytes(data)
         with pytest.raises(DataError, match=message):
@@ -410,4 +410,4 @@ def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
         archive.writestr("x.npy", descr("(3,)"))
         archive.writestr("note.txt", "no array")
     path.write_bytes(big.getvalue())
-    assert plan(path).notes == ("left out, for they have no rows: note.txt",)
+    assert plan(path).notes == ("left out, because they have no rows: note.txt",)

@@ -232,7 +232,7 @@ def test_options_that_blend_a_mask_are_refused(wrong: Any) -> None:
 def test_colour_image_is_refused_as_a_mask(tmp_path: Path) -> None:
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
-    with pytest.raises(DataError, match="pixels of RGB, and a mask has one number a pixel"):
+    with pytest.raises(DataError, match="pixels of RGB, and a mask has one number per pixel"):
         next(
             recordmill.open(tmp_path / "out").batches(
                 2, decode_images={"image": recordmill.Images(8, 8, mask=True)}

@@ -200,7 +200,7 @@ def test_several_parquet_files_are_joined_by_name(tmp_path: Path) -> None:
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
     with pytest.raises(
         DataError,
-        match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare what it shall be, such as --dtype "
+        match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare its type, such as --dtype "
         r"a=string",
     ):
         plan(one, text)
@@ -250,10 +250,10 @@ def test_damaged_or_empty_parquet_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"a": list(range(5000))}, compression="none")
     content = bytearray(path.read_bytes())
     path.write_bytes(content[:-1])
-    with pytest.raises(DataError, match=r"a\.parquet: is no Parquet file, or damaged: "):
+    with pytest.raises(DataError, match=r"a\.parquet: is not a Parquet file, or it is damaged: "):
         plan(path)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a\.parquet: is no Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet: is not a Parquet file"):
         plan(path)
     content[4:40] = b"\xff" * 36  # the first page's header
     path.write_bytes(content)
@@ -305,7 +305,7 @@ def test_partition_columns_can_be_chosen(tmp_path: Path) -> None:
         tmp_path / "in", tmp_path / "some", columns=["dt"], splits="all=1", split_by="dt"
     )
     assert (some.schema.names, some.read) == (("dt",), 2)
-    assert "what folders called n=... say becomes no column" in some.notes
+    assert "folders named n=... do not become columns" in some.notes
 
 
 def test_texts_stored_once_are_read_in_chunks_of_bounded_size(tmp_path: Path) -> None:

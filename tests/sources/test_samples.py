@@ -132,13 +132,13 @@ HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
         ("cls", b"cat", ".cls: invalid literal for int()"),
         ("cls", str(2**64).encode(), ".cls: 1.84467441e+19 does not fit int64"),
         ("json", b'{"width": oops}', ".json: "),
-        ("json", b"[1]", ".json: is no JSON object; --dtype json=string keeps it as text"),
+        ("json", b"[1]", ".json: is not a JSON object; --dtype json=string keeps it as text"),
         ("json", b"[" * 99_999, ".json: "),
         ("txt", b"\xff", ".txt: 'utf-8' codec can't decode byte 0xff"),
         ("npy", PICKLE, "Python objects, which only unpickling reads"),
         ("npy", HUGE, ".npy: is cut off: it has 152 bytes"),
-        ("npy", b"\x93NUMPY\1\0", ".npy: is no file of NumPy's, or damaged"),
-        ("npy", npy(np.zeros((2, 4), np.float32)), "has not the shape of float32 [2, 3]"),
+        ("npy", b"\x93NUMPY\1\0", ".npy: is not a NumPy file, or it is damaged"),
+        ("npy", npy(np.zeros((2, 4), np.float32)), "does not have the shape of float32 [2, 3]"),
         ("jpg", b"\xff\xd8\xff", ""),
         ("jpg", None, "the sample has no image"),
     ],
@@ -195,9 +195,7 @@ def test_sample_whose_json_differs_in_form_is_a_reject(
     ]
     path = tar(tmp_path / "a.tar", pairs)
     if said == NO_FORM:
-        with pytest.raises(
-            RecordmillError, match=said if at_once > 1 else "declare what it shall be"
-        ):
+        with pytest.raises(RecordmillError, match=said if at_once > 1 else "declare its type"):
             recordmill.build(path, tmp_path / "out")
         recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
         assert {row["json"].encode() for row in recordmill.open(tmp_path / "out")} == {
@@ -308,4 +306,4 @@ def test_large_deflated_member_of_a_sample_is_a_reject(
     result = recordmill.build(tmp_path / "a.zip", tmp_path / "out", max_rejects=1)
     assert recordmill.open(result.out).to_table()["html"].to_pylist() == [b"x" * 10]
     (reject,) = rejects_of(result)
-    assert ".html: is large and packed: unpack the archive" in str(reject)
+    assert ".html: is large and compressed: unpack the archive" in str(reject)

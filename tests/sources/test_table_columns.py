@@ -87,7 +87,7 @@ def test_schema_and_dtypes_apply_to_partition_columns(folder: Path, tmp_path: Pa
     schema = Schema(features, label="country")
     built = recordmill.build(folder, tmp_path / "out", shuffle=False, schema=schema)
     assert built.schema == schema
-    assert "what folders called n=... say becomes no column" in built.notes
+    assert "folders named n=... do not become columns" in built.notes
     assert (table(tmp_path / "out")["country"], table(tmp_path / "out")["x"]) == (
         [1, 1, 2, 2, 1, 1],
         [0, 1, 10, 11, 20, 21],
@@ -153,7 +153,7 @@ def test_partition_folder_named_like_a_column_is_noted(tmp_path: Path) -> None:
     built = recordmill.build(tmp_path / "in", tmp_path / "out")
     assert sorted(recordmill.open(built.out).to_table()["id"].to_pylist()) == [1, 3]
     assert (
-        "id: the files have such a column, which is read; what folders say of it is not"
+        "id: the files have a column of this name, so the names of folders are ignored"
         in built.notes
     )
     (tmp_path / "in" / "id=7").rename(tmp_path / "in" / "b=1")

@@ -212,7 +212,7 @@ def test_parsed_lists_have_any_length(tmp_path: Path) -> None:
             {"id": 2, "tags": None, "n": [3]},
             {"id": 4, "tags": ["d"], "n": None},
         ]
-        assert str(reject) == """a.csv: line 4, row 2: n: 'x' is no list(" ", "int64")"""
+        assert str(reject) == """a.csv: line 4, row 2: n: 'x' is not list(" ", "int64")"""
 
 
 def test_parsed_lists_become_labels_in_every_table(tmp_path: Path) -> None:
@@ -302,14 +302,14 @@ def test_values_that_parse_would_read_are_noted_with_the_option(tmp_path: Path) 
             "us",
             2,
             "12/08/2024",
-            "they are ambiguous: say --parse 'us=date(\"%d/%m/%Y\")' or "
+            "they are ambiguous: use --parse 'us=date(\"%d/%m/%Y\")' or "
             "--parse 'us=date(\"%m/%d/%Y\")'",
         ),
         text.format(
             "n",
             2,
             "1,234",
-            """they are ambiguous: say --parse 'n=decimal(",")' or """
+            """they are ambiguous: use --parse 'n=decimal(",")' or """
             """--parse 'n=decimal(".", thousands=",")'""",
         ),
     ]

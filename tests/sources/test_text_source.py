@@ -120,13 +120,13 @@ def test_documents_in_class_folders_have_labels(tmp_path: Path) -> None:
 
 def test_mode_of_text_is_chosen_and_noted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\ny\n")
-    assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
+    assert plan(tmp_path).notes[0].startswith("read as lines: there are few files")
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x\ny\n")
     assert in_flags(plan(tmp_path).notes[0]) == (
         "read as documents: 6 small files (--text-mode lines makes each line a record)"
     )
-    with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
+    with pytest.raises(UsageError, match="words: must be one of auto, lines, documents"):
         recordmill.build(tmp_path, tmp_path / "out", mode="words")  # type: ignore[arg-type]
 
 
@@ -149,7 +149,8 @@ def test_invalid_text_option_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("x\n")
     with pytest.raises(
-        UsageError, match=r"--dtype text=int64: text has text \(string\), which can't be others"
+        UsageError,
+        match=r"--dtype text=int64: text has the features text \(string\), and their types can't be changed",
     ):
         plan(path, dtypes={"text": "int64"})
     with pytest.raises(UsageError, match="--label y: no such column; there are text"):
@@ -168,7 +169,7 @@ def test_lone_carriage_returns_are_noted(tmp_path: Path) -> None:
     assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
     assert (
         source.notes[-1]
-        == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+        == "a.txt: one line with 2 carriage returns, which do not end lines; convert the file if they should"
     )
 
 
@@ -211,7 +212,7 @@ def test_encodings_are_decoded_across_blocks(
     assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
 
 
-# Where lines begin and end, and where bytes are no UTF-8, against Python
+# Where lines begin and end, and where bytes are not UTF-8, against Python
 def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
     return np.frombuffer(data, np.uint8).copy()
 

@@ -142,7 +142,7 @@ def test_schema_files_beside_tfrecords_are_used(tmp_path: Path) -> None:
     assert source.schema == wanted
     assert source.notes == ("schema from a/schema.pbtxt",)
     (tmp_path / "b" / "schema.pbtxt").write_text(tfmd.to_pbtxt(SCHEMA))
-    with pytest.raises(DataError, match="differ; say which: --schema FILE"):
+    with pytest.raises(DataError, match="differ; choose one: --schema FILE"):
         plan(one, two)
     assert plan(one, two, schema=SCHEMA, label="y").schema == Schema(SCHEMA.features, "y")
     with pytest.raises(UsageError, match="--label z: no such feature; there are x, y"):

@@ -182,7 +182,7 @@ def test_changed_statistics_file_is_reported_and_not_used(csv_files: Path, tmp_p
     (path,) = out.glob("data-*/statistics.pb")
     flip(path, 100)
     assert [str(path)] == [problem.file for problem in recordmill.verify(out)]
-    with pytest.raises(DataError, match="its digest differs"):
+    with pytest.raises(DataError, match="it has another digest"):
         _ = recordmill.open(out).statistics
     path.unlink()
     with pytest.raises(DataError, match="is missing"):
@@ -271,7 +271,7 @@ def test_stats_counts_raw_data_and_foreign_tfrecords(
     [
         (["--columns", "counts"], "no feature 'counts'"),
         (["--split", "test"], "--split test: there are train"),
-        (["--out", "there.pb"], "--out there.pb is there already: give --overwrite"),
+        (["--out", "there.pb"], "--out there.pb already exists; --overwrite"),
     ],
 )
 def test_invalid_stats_option_is_refused_in_one_line(
@@ -298,7 +298,7 @@ def test_bad_row_stops_stats_unless_max_rejects_allows_it(
     assert "line 3" in capfd.readouterr().err
     assert run(["stats", str(tmp_path / "data.csv"), "--quiet", "--max-rejects", "1"]) == 0
     assert "train: 2 records" in capfd.readouterr().out
-    with pytest.raises(DataError, match=r"is no DatasetFeatureStatisticsList"):
+    with pytest.raises(DataError, match=r"is not a DatasetFeatureStatisticsList"):
         DatasetStatistics.from_bytes(b"\xff\xff", "x.pb")
 
 

@@ -72,7 +72,7 @@ def test_plain_and_empty_files_are_read(tmp_path: Path) -> None:
     for kind in PACKED:
         with pytest.raises(DataError, match="name: byte 0 of the file: truncated"):
             read(tmp_path / "f", b"", kind)
-    with pytest.raises(ValueError, match="compression 'lz4' is none of"):
+    with pytest.raises(ValueError, match="compression 'lz4' is not one of"):
         open_stream("f", compression="lz4")
 
 

@@ -46,7 +46,7 @@ def test_new_files_never_replace_existing_files(files: NewFiles, tmp_path: Path)
 def test_new_files_refuse_names_outside_the_folder(
     files: NewFiles, tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(ValueError, match="no name of a file"):
+    with pytest.raises(ValueError, match="not a safe file name"):
         files.create(name, b"x")
     assert [path.name for path in tmp_path.rglob("*")] == ["new"]
 

@@ -221,7 +221,7 @@ def test_links_inside_the_input_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("all")
     listing = list_inputs([str(tmp_path)])
     assert names(listing) == ["all/1.txt", "cat/1.txt", "cat/x.txt"]
-    assert listing.ignored == {"link to a folder that is walked anyway": 1}
+    assert listing.ignored == {"link to a folder that is read anyway": 1}
 
 
 def test_loops_of_links_end(tmp_path: Path) -> None:
@@ -257,13 +257,13 @@ def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> 
         list_inputs([f"@{tmp_path / name[1:]}" if name[0] == "@" else str(tmp_path / name)])
     with pytest.raises(
         UsageError,
-        match=r"a\.txt is named by '.*a\.txt' and '.*b\.txt': its records would be there",
+        match=r"a\.txt is named by '.*a\.txt' and '.*b\.txt': its records would occur",
     ):
         list_inputs([str(tmp_path / "in" / "a.txt"), str(tmp_path / "in" / "b.txt")])
     (tmp_path / "other" / "e.txt").symlink_to(tmp_path / "in" / "a.txt")
     with pytest.raises(
         UsageError,
-        match=r"a\.txt is named by '.*in' and '.*other': its records would be there twice",
+        match=r"a\.txt is named by '.*in' and '.*other': its records would occur twice",
     ):
         list_inputs([str(tmp_path / "in"), str(tmp_path / "other")], follow_links=True)
 
@@ -300,8 +300,8 @@ def test_missing_or_empty_input_is_refused(tmp_path: Path) -> None:
         ): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
         f"@{tmp_path}/nope.txt": r"the list .* can't be read: No such file",
         "": "a path is empty",
-        "viewfs://bucket/x.csv": r"viewfs:// is not served",
-        "ftp://bucket/*.csv": r"ftp:// is not served",
+        "viewfs://bucket/x.csv": r"viewfs:// is not supported",
+        "ftp://bucket/*.csv": r"ftp:// is not supported",
     }
     for name, message in cases.items():
         with pytest.raises(UsageError, match=message):
@@ -334,7 +334,7 @@ def test_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
     }[how]
     with pytest.raises(
         UsageError,
-        match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would be there twice",
+        match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would occur twice",
     ):
         list_inputs(inputs)
 
@@ -411,7 +411,7 @@ def test_pipe_or_device_as_a_small_file_is_refused_without_waiting(
     given = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(how, str(tmp_path / "in"))
     options = [] if given[0] == "@" else [f"--{how.replace('function', 'transform')}", str(pipe)]
     assert main(["build", given, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)
-    assert "no regular file" in capsys.readouterr().err
+    assert "not a regular file" in capsys.readouterr().err
 
 
 def test_system_folders_are_ignored_in_folders_and_archives(tmp_path: Path) -> None:

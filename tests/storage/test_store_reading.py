@@ -261,7 +261,7 @@ def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
     assert not (tmp_path / "out").exists()
 
 
-WRONG_KEY = "the store does not know the key, or it has another secret"
+WRONG_KEY = "the store does not know the key, or the secret is wrong"
 
 
 class OddStore(BaseHTTPRequestHandler):
@@ -292,7 +292,7 @@ def test_server_that_is_not_a_store_is_reported_as_such() -> None:
             lambda: files.put_object("s3://bucket/x", b"1"),
             lambda: files.read_range("s3://bucket/x"),
         ):
-            with pytest.raises(OSError, match="what answered is no store"):
+            with pytest.raises(OSError, match="the answer is not from a store"):
                 call()
     server.shutdown()
     server.server_close()
@@ -378,7 +378,7 @@ _OF_AZURE = [
     (
         {"STORAGE_ACCOUNT_KEY": "%"},
         "in/tables",
-        "the key in the environment is not written as keys are",
+        "the key in the environment does not have the form of a key",
     ),
     (
         {"SKIP_SIGNATURE": "true"},

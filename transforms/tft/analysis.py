@@ -381,7 +381,7 @@ def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
         except FileNotFoundError:
             raise shared_files.NotSharedError(path, job_folder.out, "this machine,") from None
         except ValueError:
-            raise DataError("is not what this build has written there", source=path) from None
+            raise DataError("was changed after this build had written it", source=path) from None
 
     analyses = [
         load(shared_files.ATTEMPTS_FOLDER, name)

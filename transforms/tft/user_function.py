@@ -99,7 +99,8 @@ class GuardedFunction:
     def _name(self, name: Any) -> str:
         if not isinstance(name, str) or not name:
             raise UsageError(
-                f"transform: {self._location}: an output's name is {name!r}, which is no text"
+                f"transform: {self._location}: the name of an output is {name!r}, "
+                "which is not a text"
             )
         return name
 
@@ -115,7 +116,8 @@ class GuardedFunction:
         if tensor.dtype.is_floating:
             return tf.cast(tensor, tf.float32)
         raise UsageError(
-            f"transform: {self._location}: output {name!r} is of {tensor.dtype.name}, which no feature can be"
+            f"transform: {self._location}: output {name!r} is of {tensor.dtype.name}, "
+            "which no feature can have"
         )
 
 

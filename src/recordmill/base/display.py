@@ -53,7 +53,7 @@ _STAGE_TEXTS = {
     "classes": "counting classes",
     "read": "reading",
     "write": "writing shards",
-    "resume": "checking what is finished",
+    "resume": "checking the finished outputs",
     "convert": "reading",
     "verify": "verifying",
 }

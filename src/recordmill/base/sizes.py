@@ -74,7 +74,9 @@ def parse_image_size(size: Any, name: str = "resize") -> tuple[int, int]:
         else:
             height, width = map(operator.index, size)
         return height, width
-    raise UsageError("{option}: HEIGHTxWIDTH in pixels, as in 224x224", option=option(name, size))
+    raise UsageError(
+        "{option}: write HEIGHTxWIDTH in pixels, as in 224x224", option=option(name, size)
+    )
 
 
 def size_in_bytes(size: str | int, name: str) -> int:

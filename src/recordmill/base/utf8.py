@@ -46,7 +46,7 @@ def find_invalid_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return starts[offsets >= 0], offsets[offsets >= 0]
 
 
-BAD_NAME_MESSAGE = "this is no name (UTF-8 text without NUL)"
+BAD_NAME_MESSAGE = "this is not a name (UTF-8 text without NUL)"
 
 
 def is_feature_name(name: str | bytes) -> bool:

@@ -52,13 +52,14 @@ def check_class_feature(feature: Feature) -> None:
         return
     if feature.dtype.startswith(("float", "bfloat")):
         remedy: str = Message(
-            "if they are whole numbers say {dtypes}, else add a column that names a range for each",
+            "if they are whole numbers, use {dtypes}; otherwise add a column that "
+            "names a range for each",
             dtypes=option("dtypes", {feature.name: "int64"}),
         )
     else:
-        remedy = "name a column of texts, whole numbers or truth values"
+        remedy = "name a column of texts, whole numbers or booleans"
     raise UsageError(
-        "{stratify}: it holds {feature}, which is no class; {remedy}",
+        "{stratify}: the column holds {feature}, which can't be a class; {remedy}",
         stratify=option("stratify", feature.name),
         feature=feature.describe(),
         remedy=remedy,
@@ -144,8 +145,9 @@ class _ClassCounter:
                 values = pc.unique(column.filter(pa.array(is_new)))
                 if len(self._values) + len(values) > MAX_STRATIFIED_CLASSES:
                     raise UsageError(
-                        "{stratify}: it has more than {max_stratified_classes} different values; "
-                        "name a column of fewer classes",
+                        "{stratify}: the column has more than "
+                        "{max_stratified_classes} different values; name a column "
+                        "with fewer",
                         stratify=option("stratify", self._column),
                         max_stratified_classes=f"{MAX_STRATIFIED_CLASSES:,}",
                     )
@@ -215,14 +217,14 @@ class _ClassCounter:
             option=option(name, options.group_column),
         )
         remedy = Message(
-            "drop one of them, or let {split_by} name a column of smaller groups",
+            "drop one of the options, or use a {split_by} column with smaller groups",
             split_by=option("split_by"),
         )
         if grouped.num_mixed_groups:
             raise UsageError(
-                "{conflict}: {num_mixed_groups} of {num_groups} groups hold records of "
-                "several classes, and would have to be divided; drop one of them, or let "
-                "{stratify} name a column that is the same in all of a group",
+                "{conflict}: {num_mixed_groups} of {num_groups} groups hold records "
+                "of several classes, and would have to be divided; drop one of the "
+                "options, or use a {stratify} column that has one value in each group",
                 conflict=conflict,
                 num_mixed_groups=f"{grouped.num_mixed_groups:,}",
                 num_groups=f"{grouped.num_groups:,}",
@@ -235,9 +237,9 @@ class _ClassCounter:
             int(np.argmax(np.where(is_wrong, deviations, -1))), deviations.shape
         )
         raise UsageError(
-            "{conflict}: split {split_names} would have {counts} of the {sum} records of "
-            "{class_name}, where {targets} are its share and a tenth more or less is "
-            "allowed; {remedy}",
+            "{conflict}: split {split_names} would have {counts} of the {sum} "
+            "records of {class_name}. Its share is {targets}, and may differ by a "
+            "tenth; {remedy}",
             conflict=conflict,
             split_names=repr(self._plan.split_names[split_id]),
             counts=f"{int(grouped.counts[class_id, split_id]):,}",

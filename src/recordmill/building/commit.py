@@ -95,7 +95,8 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         if (committed := run.committed_manifest()) is not None:
             return committed
         raise CommitConflict(
-            f"{run.out}: {run.conflict_message('build', base, list_generations)}; nothing of this one was kept"
+            f"{run.out}: {run.conflict_message('build', base, list_generations)}; the "
+            "result of this one was discarded"
         )
     finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
@@ -218,8 +219,9 @@ def finish_output(
         _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
         _log.warning(
-            "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify --mend` writes "
-            "the files beside the manifest anew, and so does the next build",
+            "%s: the data set is complete, but the clean-up after it failed (%s); "
+            "`recordmill verify --mend` or the next build writes the files next to "
+            "the manifest again",
             out,
             error,
         )

@@ -206,7 +206,7 @@ def make_manifest(
         *(plan.stratified_splits.notes if plan.stratified_splits else ()),
         *(f"{message}: {count:,}" for message, count in sorted(outcome.note_counts.items())),
         *(
-            f"split {split!r} got no record"
+            f"split {split!r} has no records"
             for split in plan.split_names
             if split not in outcome.shards_by_split
         ),
@@ -242,7 +242,7 @@ def _statistics_warnings(
             features[column].missing for features in split_statistics if column in features
         )
     ):
-        yield f"records without {column!r}, which are one group and so in one split: {num_missing:,}"
+        yield (f"records without {column!r}: {num_missing:,} (they are one group, in one split)")
     for name in (
         name for name in plan.schema.names if name.lower() in ("split", "subset", "partition")
     ):
@@ -255,7 +255,10 @@ def _statistics_warnings(
         if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
             examples = ", ".join(map(repr, dict.fromkeys(values[:3])))
             yield Message(
-                "feature {name} says {examples}; {split_column} divides by it",
+                (
+                    "feature {name} has values such as {examples}. To use it for the "
+                    "splits: {split_column}"
+                ),
                 name=repr(name),
                 examples=examples,
                 split_column=option("split_column", name),
@@ -286,7 +289,7 @@ def _statistics_warnings(
                 "{dtypes} makes them classes", dtypes=option("dtypes", {label.name: "string"})
             )
             yield Message(
-                "label {label} has values below 0, which are no numbers of classes; {remedy}",
+                ("label {label} has values below 0, which can't be class numbers; {remedy}"),
                 label=repr(label.name),
                 remedy=remedy,
             )
@@ -351,8 +354,9 @@ def check_record_counts(
     in_shards = sum(shard.info.records for shard in shards)
     if not records_read == in_shards + rejected == in_runs + rejected:
         raise RecordCountError(
-            f"{records_read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
-            "they don't add up; nothing was committed"
+            f"{records_read} records were read, {rejected} rejected, {in_runs} sorted "
+            f"and {in_shards} written: these counts do not agree, so nothing was "
+            "committed"
         )
     run_sum, shard_sum = 0, 0
     for result in ingest_results:
@@ -362,7 +366,8 @@ def check_record_counts(
         shard_sum = add_checksums(shard_sum, int(shard.info.sum, 16))
     if run_sum != shard_sum:
         raise RecordCountError(
-            f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
+            f"the records written (sum {shard_sum:016x}) differ from those read (sum "
+            f"{run_sum:016x}); nothing was committed"
         )
 
 

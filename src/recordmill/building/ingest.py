@@ -41,8 +41,8 @@ from recordmill.statistics.dataset_sketch import SketchPool, payloads_to_flat
 
 # Messages to the user, by the reason of the reject.
 _SKIP_NOTES = {
-    "parse": "records that statistics leave out, since they can't be parsed",
-    "memory": "records that statistics leave out, since parsing them takes more memory than was given",
+    "parse": "records left out of the statistics, because they can't be parsed",
+    "memory": "records left out of the statistics, because parsing them takes too much memory",
 }
 # A parsed record may take a third (1/3) of the memory. Its serialized bytes, the sorted runs and
 # the statistics need the rest.
@@ -335,8 +335,8 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
         for n in (plan.memory_bytes, _MAX_DECODED_SHARE * parsed_bytes + (1 << 20))
     )
     return Message(
-        "a record of {record_bytes} bytes that parsing makes {parsed_bytes}, more "
-        "than {memory_option} leaves for one; {enough_memory} is enough",
+        "a record of {record_bytes} bytes takes {parsed_bytes} bytes when it is "
+        "parsed, more than {memory_option} leaves for one; {enough_memory} is enough",
         record_bytes=f"{record_bytes:,}",
         parsed_bytes=f"{parsed_bytes:,}",
         memory_option=memory_option,
@@ -500,6 +500,6 @@ def describe_oversized_record(frames: Frames, record: int) -> str:
         record: The index of the large one.
     """
     return (
-        f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "
-        "most; divide it"
+        f"{int(frames.lengths[record])} bytes in one record, and readers accept at "
+        f"most {MAX_RECORD_BYTES}; divide the record"
     )

@@ -250,16 +250,16 @@ def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
             component.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                "{out}: the name {ascii} in its path is no UTF-8, which Beam and the "
-                "manifest need; name another folder",
+                "{out}: the name {ascii} in its path is not UTF-8, which Beam and "
+                "the manifest need; name another folder",
                 out=option("out", os.fspath(out)),
                 ascii=ascii(os.fsencode(component))[1:],
             ) from None
     if name is not None:
         if not name.isidentifier() or not name.isascii():
             raise UsageError(
-                "{name}: letters, digits and _ only, not beginning with a digit (TensorFlow "
-                "Datasets takes no other)",
+                "{name}: use only letters, digits and _, and no digit at the start "
+                "(TensorFlow Datasets requires this)",
                 name=option("name", name),
             )
         return name

@@ -100,7 +100,7 @@ class KeyOptions:
             check_split_name(name)
             if not 0 < fraction <= 1:
                 raise UsageError(
-                    f"split {name}={fraction}: a fraction lies above 0 and at most at 1"
+                    f"split {name}={fraction}: a fraction must be above 0 and at most 1"
                 )
         names = [name for name, _ in self.splits]
         if len(set(names)) < len(names):
@@ -109,21 +109,22 @@ class KeyOptions:
             total = sum(fraction for _, fraction in self.splits)
             if total > 1:
                 raise UsageError(
-                    "{splits}: the fractions sum to {total}, more than all records; 1 is all",
+                    "{splits}: the fractions sum to {total}, and must sum to 1",
                     splits=option("splits"),
                     total=f"{total:g}",
                 )
             raise UsageError(
-                "{splits}: the fractions sum to {total}, not 1: records would belong to no "
-                "split; name the rest, as in rest={rest}",
+                "{splits}: the fractions sum to {total}, not 1, so some records "
+                "would belong to no split; add a split for the rest, as in "
+                "rest={rest}",
                 splits=option("splits"),
                 total=f"{total:g}",
                 rest=f"{1 - total:g}",
             )
         if self.split_by is not None and not self.splits:
             raise UsageError(
-                "{split_by} needs {splits}: it says which records stay together, not how "
-                "large the splits are",
+                "{split_by} needs {splits}: it keeps records together, but does not "
+                "say how large the splits are",
                 split_by=option("split_by"),
                 splits=option("splits"),
             )
@@ -176,7 +177,7 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
     )
     if not isinstance(items, Iterable | None):
         raise UsageError(
-            "{splits}: {splits_syntax}",
+            "{splits}: write {splits_syntax}",
             splits=option("splits", value),
             splits_syntax=_SPLITS_SYNTAX,
         )
@@ -234,7 +235,7 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
     boundaries = tuple(str(boundary).strip() for boundary in values)
     if not column or len(boundaries) not in _NAMES_BY_BOUNDARIES or not all(boundaries):
         raise UsageError(
-            "{split_at}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01",
+            "{split_at}: write COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01",
             split_at=option("split_at", value),
         )
     return column.strip(), boundaries
@@ -273,13 +274,13 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
         ) from None
     if pc.any(pc.is_null(boundaries, nan_is_null=True)).as_py():
         raise UsageError(
-            "{split_at}: nothing lies below or above {texts}",
+            "{split_at}: no value can be below or above {texts}",
             split_at=option("split_at", column),
             texts=", ".join(texts),
         )
     if not is_ascending:
         raise UsageError(
-            "{split_at}: {texts}: the second value must lie above the first",
+            "{split_at}: {texts}: the second value must be above the first",
             split_at=option("split_at", column),
             texts=", ".join(texts),
         )
@@ -313,9 +314,9 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     ):
         option_name = option(used_options[0])
         raise UsageError(
-            "the inputs' folders or names already say splits ({folder_splits}), and "
-            "{option_name} would mix them: drop {option_name}, or give the folder of one "
-            "split as INPUT",
+            "the folders or file names of the inputs already name splits "
+            "({folder_splits}), and {option_name} would mix them: drop "
+            "{option_name}, or pass the folder of one split as INPUT",
             folder_splits=", ".join(folder_splits),
             option_name=option_name,
         )
@@ -431,8 +432,8 @@ class KeyAssigner:
         if is_beyond.any():
             file_id = int(file_ids[int(np.argmax(is_beyond))])
             raise DataError(
-                "gives more records than the {row_offsets} that {shuffle} has places for in "
-                "it, among {files_count} files",
+                "has more records than the {row_offsets} that {shuffle} allows for "
+                "each of {files_count} files",
                 row_offsets=f"{int(self._row_offsets[file_id + 1] - self._row_offsets[file_id]):,}",
                 shuffle=option("shuffle", False),
                 files_count=f"{len(self._files):,}",
@@ -497,7 +498,7 @@ class KeyAssigner:
         value = batch.column(name)[row].as_py()
         text = "nothing" if value is None else repr(value)
         return Message(
-            "{split_column}: is {text}, no word for a split: {split_words}",
+            "{split_column}: {text} does not name a split; the names are {split_words}",
             split_column=option("split_column", name),
             text=f"{text:.99}",
             split_words=", ".join(SPLIT_WORDS),
@@ -653,7 +654,8 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
         ), prefixed_offsets
     if pa.types.is_nested(value_type):
         raise UsageError(
-            f"a column of type {value_type} can't decide order or split: name one of scalars"
+            f"a column of type {value_type} can't decide order or split: name a "
+            "column of single values"
         )
     if pa.types.is_floating(value_type):
         # -0.0 and 0.0 are one split group, and all NaN are one.

@@ -50,15 +50,17 @@ class ShardOptions:
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
             raise UsageError(
-                "{shard_size}: at least one byte", shard_size=option("shard_size", self.shard_bytes)
+                "{shard_size}: must be at least one byte",
+                shard_size=option("shard_size", self.shard_bytes),
             )
         if self.num_shards is not None and self.num_shards < 1:
             raise UsageError(
-                "{num_shards}: at least one", num_shards=option("num_shards", self.num_shards)
+                "{num_shards}: must be at least one",
+                num_shards=option("num_shards", self.num_shards),
             )
         if self.num_shards is not None and self.num_shards > MAX_SHARDS:
             raise UsageError(
-                "{num_shards}: at most {max_shards}",
+                "{num_shards}: must be at most {max_shards}",
                 num_shards=option("num_shards", self.num_shards),
                 max_shards=MAX_SHARDS,
             )
@@ -294,7 +296,7 @@ def divide_records(num_records: int, num_shards: int, split_name: str) -> list[i
     """
     if num_shards > num_records:
         raise UsageError(
-            "{num_shards}: split {split_name} has only {num_records} records; ask for at "
+            "{num_shards}: split {split_name} has only {num_records} records; use at "
             "most as many shards",
             num_shards=option("num_shards", num_shards),
             split_name=repr(split_name),
@@ -308,8 +310,8 @@ def check_shard_count(split_bytes: int, options: ShardOptions, split_name: str) 
     if split_bytes > MAX_SHARDS * options.shard_bytes:
         min_bytes = -(-split_bytes // MAX_SHARDS)
         raise UsageError(
-            "{shard_size}: split {split_name} has {split_bytes} bytes, too many shards; "
-            "give at least {min_bytes}",
+            "{shard_size}: split {split_name} has {split_bytes} bytes and would get "
+            "too many shards; use at least {min_bytes}",
             shard_size=option("shard_size", options.shard_bytes),
             split_name=repr(split_name),
             split_bytes=split_bytes,

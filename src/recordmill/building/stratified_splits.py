@@ -87,8 +87,8 @@ class StratifiedSplits:
         if (is_unknown := class_ids < 0).any():
             value = column[int(np.argmax(is_unknown))].as_py()
             raise DataError(
-                f"{self.column!r} is {value!r:.99}, which was not there when its classes were counted: the input has "
-                "changed meanwhile; build again",
+                f"{self.column!r} is {value!r:.99}, a value that did not occur when "
+                "the classes were counted: the input has changed; build again",
                 source="inputs",
             )
         split_ids = np.zeros(len(hashes), np.uint16)

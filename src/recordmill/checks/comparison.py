@@ -377,10 +377,11 @@ _NUM_GROUPS = 10
 _MAX_QUANTILE_ERROR = 0.02
 
 _REMEDIES = {
-    DRIFT_CHECK: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
+    DRIFT_CHECK: "compare both with `recordmill stats`; train again, fix the source, "
+    "or allow it in the rules (drift)",
     SKEW_CHECK: Message(
-        "look at both by `recordmill stats`; split by chance ({splits}), or allow it "
-        "in the rules (skew)",
+        "compare both with `recordmill stats`; split at random ({splits}), or allow "
+        "it in the rules (skew)",
         splits=option("splits"),
     ),
 }

@@ -56,7 +56,7 @@ def find_violations(
         share = statistics.records.get(split, 0) / max(total, 1)
         if not _is_within(share, bounds):
             message = f"has {format_percent(share)} of the records, outside {_format_range(bounds, format_percent)}"
-            remedy: str = Message("give other {splits}, or mend the rule", splits=option("splits"))
+            remedy: str = Message("use other {splits}, or change the rule", splits=option("splits"))
             yield Violation(
                 "splits",
                 message,
@@ -69,7 +69,7 @@ def find_violations(
         records = statistics.records[split]
         if rules.records is not None and not _is_within(records, rules.records):
             message = f"{records:,} records are outside {_format_range(rules.records)}"
-            remedy = "look whether inputs are missing, or doubled"
+            remedy = "check whether inputs are missing or repeated"
             yield Violation(
                 "records",
                 message,
@@ -129,7 +129,7 @@ class _FeatureChecker:
         if min_share is not None and share < min_share:
             message = f"{format_percent(share)} of the records have it ({self.statistics.missing:,} lack it), below {format_percent(min_share)}"
             yield self._violation(
-                "presence", message, "mend the inputs that lack it", share, min_share
+                "presence", message, "fix the inputs that lack it", share, min_share
             )
 
     def _check_range(self) -> Iterator[Violation]:
@@ -143,11 +143,14 @@ class _FeatureChecker:
             if figure is None or bound is None or (figure >= bound if is_low else figure <= bound):
                 continue
             sign, relation = ("<", "below") if is_low else (">", "above")
-            message = f"the {'least' if is_low else 'greatest'} value is {_format_figure(figure)}, {relation} {bound}"
+            message = (
+                f"the {'smallest' if is_low else 'largest'} value is "
+                f"{_format_figure(figure)}, {relation} {bound}"
+            )
             condition = (
                 f"{_sql_value(self.feature, 'list_min' if is_low else 'list_max')} {sign} {bound}"
             )
-            remedy = f"see such records by `recordmill.open(OUT, where={condition!r})`"
+            remedy = f"to see such records: `recordmill.open(OUT, where={condition!r})`"
             yield self._violation("range", message, remedy, figure, bound)
         infinite_count, bound = (
             sum(statistics.infinities),
@@ -158,28 +161,32 @@ class _FeatureChecker:
             yield self._violation(
                 "range",
                 message,
-                "leave them out, or clip them by a transform",
+                "leave them out, or clip them with a transform",
                 infinite_count,
                 bound,
             )
         # If all values are NaN, there is no minimum or maximum that could break a rule.
         elif statistics.values and not statistics.finite:
             yield self._violation(
-                "range", "all values are NaN", "mend the inputs", statistics.nans, bound
+                "range", "all values are NaN", "fix the inputs", statistics.nans, bound
             )
 
     def _check_mean(self) -> Iterator[Violation]:
         bounds, mean = self.rules.mean, self.statistics.mean
         if bounds is None or (mean is not None and _is_within(mean, bounds)):
             return
-        text, remedy = _format_range(bounds), "look for a changed unit or source"
+        text, remedy = _format_range(bounds), ("check whether a unit or source has changed")
         if mean is not None:
             yield self._violation(
                 "mean", f"the mean is {mean:.6g}, outside {text}", remedy, mean, text
             )
         elif self.statistics.values:
             yield self._violation(
-                "mean", f"no value is finite, so that no mean is within {text}", remedy, "nan", text
+                "mean",
+                f"no value is finite, so there is no mean within {text}",
+                remedy,
+                "nan",
+                text,
             )
         else:
             yield self._unjudged("mean", "there are no values", text)
@@ -195,7 +202,7 @@ class _FeatureChecker:
                 kind = "zero" if name == "zeros" else "NaN"
                 message = f"{format_percent(share)} of the values are {kind}, above {format_percent(max_share)}"
                 yield self._violation(
-                    name, message, "mend the inputs, or leave such records out", share, max_share
+                    name, message, "fix the inputs, or leave such records out", share, max_share
                 )
 
     def _check_distinct(self) -> Iterator[Violation]:
@@ -208,10 +215,13 @@ class _FeatureChecker:
         elif _is_outside(interval, bounds):
             message = f"there are {distinct:,} distinct values, outside {text}"
             yield self._violation(
-                "distinct", message, "look at them by `recordmill stats`", distinct, text
+                "distinct", message, "inspect them with `recordmill stats`", distinct, text
             )
         elif not _is_inside(interval, bounds):
-            reason = f"of distinct values there are about {distinct:,}, within {interval[0]:,.0f} to {interval[1]:,.0f}"
+            reason = (
+                f"there are about {distinct:,} distinct values, "
+                f"{interval[0]:,.0f} to {interval[1]:,.0f}"
+            )
             yield self._unjudged("distinct", reason, text)
 
     def _check_values(self) -> Iterator[Violation]:
@@ -243,9 +253,12 @@ class _FeatureChecker:
             names = [quote_counted_value(self.feature, value) for value in unexpected][:3]
             example = f", such as {', '.join(names)}," if names else ""
             share = format_percent(low) if low == high else f"at least {format_percent(low)}"
-            message = f"{share} of the values{example} are none of those expected, above {format_percent(max_share)}"
+            message = (
+                f"{share} of the values{example} are not among the expected "
+                f"ones, above {format_percent(max_share)}"
+            )
             yield self._violation(
-                "values", message, "mend them, or add them to the values", low, max_share
+                "values", message, "fix them, or add them to the values", low, max_share
             )
         elif high > max_share:
             yield self._unjudged(
@@ -267,7 +280,7 @@ class _FeatureChecker:
             )
             if _is_outside(interval, bounds):
                 message = f"{name} is {format_percent(share)} of the values, outside {text}"
-                remedy = "look for records that are missing or doubled"
+                remedy = "check for missing or repeated records"
                 yield self._violation("shares", message, remedy, share, _format_range(bounds))
             elif not _is_inside(interval, bounds):
                 reason = f"{name} is between {format_percent(interval[0])} and {format_percent(interval[1])} of the values"
@@ -277,11 +290,11 @@ class _FeatureChecker:
 def _unjudged_violation(
     check: str, reason: str, feature: Feature, split: str, threshold: Any
 ) -> Violation:
-    message = f"can't be judged: {reason}, as far as statistics tell"
+    message = f"can't be judged from the statistics: {reason}"
     return Violation(
         check,
         message,
-        "take the rule out, or widen it",
+        "remove the rule, or widen it",
         feature=feature.name,
         split=split,
         threshold=threshold,
@@ -308,9 +321,7 @@ def _check_class_balance(
         return
     if not counts:
         return
-    remedy = (
-        "add records of it, leave some of the others out, or weigh them by `ds.class_weights()`"
-    )
+    remedy = "add records of this class, leave out some of the others, or use `ds.class_weights()`"
     largest_count, total = max(counts.values()), max(sum(counts.values()), 1)
     for value, count in sorted(counts.items(), key=lambda item: item[1]):
         name = f"class {quote_counted_value(label, value)}"
@@ -446,9 +457,9 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
     for name in ("leakage", "duplicates"):
         if getattr(rules, name):
             raise UsageError(
-                "{file}: {name}: records are compared with each other once they are written; "
-                "leave it out of {expect} and run recordmill check with {against} after the "
-                "build",
+                "{file}: {name}: compares records with each other after they are "
+                "written; leave it out of {expect}, and run recordmill check with "
+                "{against} after the build",
                 file=rules.source,
                 name=name,
                 expect=option("expect"),
@@ -458,8 +469,9 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
         isinstance(feature_rules.drift, Threshold) for feature_rules in rules.features.values()
     ):
         raise UsageError(
-            "{file}: drift: is of two data sets; leave it out of {expect} and run "
-            "recordmill check with {against} OTHER and {these_rules} after the build",
+            "{file}: drift: compares two data sets; leave it out of {expect}, and "
+            "run recordmill check with {against} OTHER and {these_rules} after the "
+            "build",
             file=rules.source,
             expect=option("expect"),
             against=option("against"),

@@ -307,15 +307,17 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
     is_bytes = feature.dtype in ("string", "bytes")
     for name in _NUMBER_RULES if is_bytes else ():
         if getattr(rules, name) is not None:
-            raise UsageError(f"{place}: {name}: is for numbers, and it holds {feature.describe()}")
+            raise UsageError(
+                f"{place}: {name}: is only for numbers, and the feature holds {feature.describe()}"
+            )
     if (
         (rules.values is not None or rules.shares)
         and feature.dtype != "string"
         and feature.kind != "int64"
     ):
         raise UsageError(
-            f"{place}: {'shares' if rules.values is None else 'values'}: is for texts and integers, and it holds "
-            f"{feature.describe()}"
+            f"{place}: {'shares' if rules.values is None else 'values'}: is only for "
+            f"texts and integers, and the feature holds {feature.describe()}"
         )
     if feature.dtype == "bool":
         return _rename_values(rules, lambda value: _parse_truth_value(value, place))

@@ -81,7 +81,7 @@ def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold 
             maximum = float(getattr(comparator, measure).threshold)
             if not 0 <= maximum <= 1:
                 raise UsageError(
-                    f"{source}: feature {name!r}: {measure}: {maximum} is no share from 0 to 1"
+                    f"{source}: feature {name!r}: {measure}: {maximum} is not a share from 0 to 1"
                 )
             return Threshold(maximum)
     return None
@@ -101,8 +101,8 @@ def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterato
     for name in (name for name in base.names if name not in schema):
         yield _schema_violation(
             name,
-            f"{base_name} has it, and the data set has not",
-            "build it in, or take it out there",
+            f"is in {base_name}, but not in the data set",
+            "add it to the data set, or remove it there",
         )
     for feature in schema:
         if feature.name not in base:
@@ -125,7 +125,7 @@ def _feature_changes(feature: Feature, base: Feature, base_name: str) -> Iterato
     if (feature.dtype, feature.shape) != (base.dtype, base.shape):
         message = f"is {feature.describe()}, and in {base_name} {base.describe()}"
         remedy = Message(
-            "give the same dtype and shape, as by {schema} or {dtypes}",
+            "use the same dtype and shape, with {schema} or {dtypes}",
             schema=option("schema"),
             dtypes=option("dtypes"),
         )
@@ -133,12 +133,12 @@ def _feature_changes(feature: Feature, base: Feature, base_name: str) -> Iterato
     if feature.classes != base.classes and base.classes is not None:
         message = f"has the classes {_format_classes(feature.classes)}, and in {base_name} {_format_classes(base.classes)}"
         yield _schema_violation(
-            feature.name, message, "build with the same classes: their numbers mean others now"
+            feature.name, message, "build with the same classes: the numbers now mean other classes"
         )
     if base.required and not feature.required:
         message = f"may be missing, and is required in {base_name}"
         yield _schema_violation(
-            feature.name, message, "build with that schema, or mend the records that lack it"
+            feature.name, message, "build with that schema, or fix the records that lack it"
         )
 
 

@@ -15,13 +15,13 @@ examples:
   recordmill bench shards                      batches of 256 for five seconds, mixed within windows
   recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
   recordmill bench 'old/*.tfrecord' --threads 4 --memory-bytes 1GiB
-  recordmill bench shards --as tf              as Keras gets them, by `ds.to_tf`
+  recordmill bench shards --as tf              batches of `ds.to_tf`, as for Keras
   recordmill bench photos --image-size 224x224
 
-Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches`, `ds.to_tf` or
-`ds.to_torch` with the same options. The first batch is timed from before the data set is opened, without the import of
-TensorFlow or PyTorch. The first run reads from disk, the next one perhaps from memory: run it twice. Stages are seconds
-of all threads together; what is left of the threads' time they waited.
+The batches are not used, so this is the highest speed of a training loop with the same options. The time to the first
+batch includes opening the data set, but not the import of TensorFlow or PyTorch. Run the command twice: the first run
+reads from disk, and the second one probably from memory. The times of the stages are seconds of all threads together.
+The rest of their time, the threads waited.
 """
 
 
@@ -85,8 +85,8 @@ def bench_lines(result: Any) -> Iterator[str]:
 BENCH = Command(
     run_bench,
     usage="recordmill bench INPUT... [options]",
-    description="Take batches as a training loop would, and print batches, records and bytes a second, where the "
-    "time goes, and which option to turn.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    description="Measure the speed of training batches. Prints batches, records and bytes per "
+    "second, where the time goes, and which option to change.",
+    inputs=("INPUT", "folder of a data set, or TFRecord files, folders of them, or quoted globs"),
     examples=_BENCH_HELP,
 )

@@ -17,17 +17,16 @@ from recordmill.commands.main import Command
 _BUILD_HELP = """\
 examples:
   recordmill build images photos/ --out shards
-      photos/train/cat/1.jpg, photos/test/dog/7.png: splits and classes from folders
+      splits and classes come from the folders: photos/train/cat/1.jpg, photos/test/dog/7.png
   recordmill build images photos/ --labels labels.csv --out shards
   recordmill build csv 'flights-*.csv' --out shards --label carrier --splits train=0.9,validation=0.1
   recordmill build jsonl questions.jsonl.gz --out shards --dtype score=float64
   recordmill build text reviews/ --out shards
-      reviews/pos/1.txt, reviews/neg/2.txt: a document a file, classes from folders
+      each file is a document, and classes come from the folders: reviews/pos/1.txt, reviews/neg/2.txt
   recordmill build tfrecord old/*.tfrecord --out shards --num-shards 16
 
-The same inputs, options and seed give the same bytes, whatever the threads, the memory or the machine.
-Any flag that recordmill does not know is handed to Apache Beam, for example
---runner=FlinkRunner --flink_master=HOST:8081.
+The same inputs, options and seed give the same bytes, for any number of threads, memory and machine.
+Other flags are passed to Apache Beam, for example --runner=FlinkRunner --flink_master=HOST:8081.
 """
 
 
@@ -36,7 +35,7 @@ def describe_inputs() -> tuple[str, str]:
     from recordmill.sources.registry import KIND_NAMES
 
     return "[KIND] INPUT", (
-        f"KIND is one of {', '.join(KIND_NAMES)}, else detected from the content; INPUT is a file, a folder, a quoted "
+        f"KIND is one of {', '.join(KIND_NAMES)}, and is detected from the content if left out; INPUT is a file, a folder, a quoted "
         "glob or @list.txt"
     )
 
@@ -159,7 +158,7 @@ def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int
     elif not args.quiet:
         for run in submitted.runs:
             print(f"submitted: {run}", file=sys.stderr)
-        print(f"`recordmill status {args.out}` says what becomes of it", file=sys.stderr)
+        print(f"`recordmill status {args.out}` shows its state", file=sys.stderr)
     return 0
 
 
@@ -252,9 +251,9 @@ _TRANSFORM_HELP = """\
 examples:
   recordmill build csv 'trips-2025-*.csv' --out shards --transform transform.yaml
   recordmill transform csv 'trips-2026-*.csv' --with shards --out newer
-      the same means, vocabularies and buckets; nothing is fitted
+      uses the means, vocabularies and buckets of `shards`
 
-The new data has the columns of the old one, and is read with its types.
+The new data must have the columns of the old data, and is read with the same types.
 """
 
 
@@ -277,8 +276,8 @@ def run_transform(args: argparse.Namespace) -> int:
 BUILD = Command(
     run_build_command,
     usage="recordmill build [KIND] INPUT... --out OUT [options]",
-    description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
-    "all is written and accounted for.",
+    description="Convert raw data to a data set of shuffled TFRecord shards. OUT shows nothing "
+    "until all records are written and counted.",
     inputs=describe_inputs(),
     examples=_BUILD_HELP,
     takes_beam_flags=True,
@@ -288,7 +287,8 @@ BUILD = Command(
 TRANSFORM = Command(
     run_transform,
     usage="recordmill transform [KIND] INPUT... --with OUT --out NEW [options]",
-    description="Raw data to a data set, through the transform that the data set OUT was built with, as it is.",
+    description="Convert raw data to a data set with the transform of another data set. Nothing "
+    "is fitted.",
     inputs=describe_inputs(),
     examples=_TRANSFORM_HELP,
     takes_beam_flags=True,

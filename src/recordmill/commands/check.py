@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _CHECK_HELP = """\
 examples:
-  recordmill check shards                             its splits, and records that stand there twice or in two splits
+  recordmill check shards                             skew between splits, duplicates and leaks
   recordmill check shards --against last-week         changes of the schema, and drift
-  recordmill check shards --against schema.pbtxt      presence, domains and comparators, as TensorFlow Metadata has them
-  recordmill check shards --against rules.yaml        what you expect; docs/checks.md lists the rules
+  recordmill check shards --against schema.pbtxt      presence, domains and comparators of TensorFlow Metadata
+  recordmill check shards --against rules.yaml        your own rules, see docs/checks.md
   recordmill check new --against old --against rules.yaml --json | jq '.[].what'
 
-Exit code: 0 all checks passed; 1 stdout lists the checks that failed; 2 a rule or an input can't be used, or the
-statistics can't tell whether a rule is kept.
-Statistics are those of the builds; only what stands there twice needs a pass over the records.
+Exit code: 0 if all checks passed; 1 if checks failed, which are listed on stdout; 2 if a rule or an input can't be used,
+or the statistics are not exact enough for a rule.
+The statistics are those of the builds. Only the search for duplicates reads the records.
 """
 
 
@@ -150,7 +150,7 @@ class _Standards:
         if isinstance(standard, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
                 raise UsageError(
-                    "{against}: rules are given already: put them into one file",
+                    "{against}: only one set of rules can be given: put all rules into one file",
                     against=option("against", name or None),
                 )
             rules = read_rules(standard if isinstance(standard, Mapping) else name)
@@ -261,7 +261,7 @@ def _load_statistics(
         problem = f"has statistics of another version, without feature {missing[0]!r}"
     if not recount:
         raise UsageError(
-            "{dataset_name}: {problem}; {recount} reads its records for them",
+            "{dataset_name}: {problem}; to read its records: {recount}",
             dataset_name=dataset_name,
             problem=problem,
             recount=option("recount", True),
@@ -280,7 +280,7 @@ def _read_statistics_file(path: str) -> DatasetStatistics:
         statistics = DatasetStatistics.from_bytes(_read_file(path), path)
     list_inputs([path])  # raises UsageError for a file of a build that is running or was killed
     if not any(statistics.values()):
-        raise UsageError(f"{path}: holds no statistics of features, or those of another version")
+        raise UsageError(f"{path}: contains no statistics of features, or those of another version")
     return statistics
 
 
@@ -355,10 +355,10 @@ def _format_counts(violations: list[Violation]) -> str:
 CHECK = Command(
     run_check,
     usage="recordmill check OUT... [--against OTHER|schema.pbtxt|rules.yaml] [options]",
-    description="Say what of a data set is not as it should be: changes of the schema, drift, skew between splits, "
-    "missing values, ranges, new values, shares and classes; records, keys and images that stand in two splits, or "
-    "twice in one.",
-    inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
+    description="Find what is wrong with a data set: changes of the schema, drift, skew between "
+    "splits, missing values, ranges, new values, shares, classes, and records, keys "
+    "or images that occur in two splits or twice in one.",
+    inputs=("OUT", "folder of a data set, or TFRecord files with --recount"),
     examples=_CHECK_HELP,
     failure_code=2,  # 1 means that there are violations
 )

@@ -18,26 +18,29 @@ examples:
   recordmill inspect 'old/*.tfrecord' --infer-from 10000     or --infer-from 20files
   recordmill inspect shards --json | jq .features
   recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py
-      a tf.data reader of these files: python read_old.py
+      a program that reads these files with tf.data: python read_old.py
   recordmill inspect 'old/*.tfrecord' --emit schema > schema.pbtxt
 
---emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the
-features for tf.io.parse_example as Python source; reader, a whole Python program that needs TensorFlow only, gives
-batches of tensors and checks every file's number of records.
+--emit prints one of these instead of the report:
+  schema      a schema.pbtxt of TensorFlow Metadata
+  parse-spec  the features for tf.io.parse_example, as Python source
+  reader      a Python program that needs only TensorFlow, returns batches of tensors, and checks the number of records
+              of each file
 
-Features are inferred where no schema is known. A features.json of TensorFlow Datasets (with its *.labels.txt) or a
-schema.pbtxt beside the files (also in transformed_metadata/ or metadata/, as tf.Transform writes it) then says true
-dtypes, shapes and class names where the records agree; the report says what was used. --schema FILE is taken as it is.
-What differs from record to record (kinds, numbers of values, presence) is listed with file and record; features that
-no schema fits are shown as conflicts, and `read` stops at them.
+If there is no schema, features are inferred. A features.json of TensorFlow Datasets (with its *.labels.txt) or a
+schema.pbtxt next to the files (also in transformed_metadata/ or metadata/, as tf.Transform writes it) then adds the true
+dtypes, shapes and class names, as far as the records agree. The report says which file was used. A schema in --schema is
+used as it is. Differences between records (types, numbers of values, presence) are listed with file and record.
+Features that no schema fits are shown as conflicts, and `read` stops at them.
 
-Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples,
-known file formats. Raw array bytes can't be recognized. If all values have the same length, a guess is shown, but
+Some binary values of each batch are examined: encoded images and their sizes, serialized tensors and Examples, known
+file formats. The bytes of raw arrays can't be recognized. If all values have the same length, a guess is shown, but
 nothing is decoded.
 
-A damaged record is an error; --max-rejects N or P% goes on behind it, and the report says what was left out.
+A damaged record is an error. With --max-rejects N or P%, damaged records are left out, and the report counts them.
 
-Every record is read, so ranges and presence are exact; --infer-from looks at fewer, and the report says at which.
+Every record is read, so ranges and presence are exact. With --infer-from, fewer records are read, and the report says
+which.
 """
 
 
@@ -115,9 +118,11 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         yield from summary.statistics.lines()
         yield ""
     if summary.sampled is not None:
-        yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
+        yield (
+            f"this is based on {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
+        )
     if summary.rejected.total:
-        yield f"damaged, and left out of all this: {summary.rejected.describe()}"
+        yield f"damaged records, which are not included: {summary.rejected.describe()}"
         yield from (Message("  {reject}", reject=reject) for reject in summary.rejected.first)
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
@@ -158,7 +163,7 @@ def _content_lines(summary: Any) -> Iterator[str]:
     for name, texts in summary.guesses().items():
         size = summary.features[name].sizes[0]
         yield (
-            f"{name}: always {size:,} bytes, which may be an array; if it is: --decode-raw "
+            f"{name}: always {size:,} bytes. If this is an array: --decode-raw "
             f"{quote(f'{name}={texts[0]}')}"
         )
         if len(texts) > 1:
@@ -216,7 +221,7 @@ _HEAD_HELP = """\
 examples:
   recordmill head shards                       the first 5 records
   recordmill head shards --split test -n 1
-  recordmill head shards --at 17               record 17, without reading the ones before it
+  recordmill head shards --at 17               record 17; the records before it are not read
   recordmill head old.tfrecord --columns image/encoded,label
 """
 
@@ -230,7 +235,7 @@ def run_head(args: argparse.Namespace) -> int:
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
-        raise UsageError(f"-n {count}: 0 or more")
+        raise UsageError(f"-n {count}: must be 0 or more")
     dataset = open(args.inputs, **options_from_args(args))
     if args.at is None:
         first, table = 0, dataset.head(count)
@@ -249,9 +254,9 @@ def run_head(args: argparse.Namespace) -> int:
 INSPECT = Command(
     run_inspect,
     usage="recordmill inspect INPUT... [options]",
-    description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
-    "counts, sizes and compression.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    description="Show a table of the features with type, shape, presence, range and examples, "
+    "and the counts, sizes and compression of the files.",
+    inputs=("INPUT", "folder of a data set, or TFRecord files, folders of them, or quoted globs"),
     examples=_INSPECT_HELP,
 )
 
@@ -259,7 +264,8 @@ INSPECT = Command(
 HEAD = Command(
     run_head,
     usage="recordmill head INPUT... [options]",
-    description="Print records readably: images as format and size, long values cut. Records are numbered from 0.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    description="Print records in readable form. Images are shown as format and size, and long "
+    "values are cut. Records are numbered from 0.",
+    inputs=("INPUT", "folder of a data set, or TFRecord files, folders of them, or quoted globs"),
     examples=_HEAD_HELP,
 )

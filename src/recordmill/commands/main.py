@@ -28,12 +28,12 @@ from typing import ParamSpec, TextIO, TypeVar
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _COMMANDS = {
-    "build": "raw images, text, CSV, JSONL, Parquet, NumPy or TFRecords to shuffled TFRecord shards",
-    "transform": "new data to shards by the transform of a data set",
-    "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
-    "head": "print the first records readably",
-    "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
-    "report": "a data set as one HTML file: classes, histograms, sample records and images",
+    "build": "convert raw data or TFRecord files to shuffled TFRecord shards",
+    "transform": "convert new data with the transform of a data set",
+    "read": "convert a data set or any TFRecord files to Parquet, NumPy, Arrow or other files",
+    "head": "print records in readable form",
+    "inspect": "show the features, ranges, counts and sizes of a data set or any TFRecord files",
+    "report": "write an HTML file with the classes, histograms and sample records of a data set",
     "stats": "summarize the values of a data set, TFRecord files or raw data",
     "check": "compare a data set with another one, a schema or rules, and find duplicate records",
     "bench": "measure the speed of training batches and find the bottleneck",
@@ -55,14 +55,14 @@ _SHARED_MODULES = {  # modules with several commands
     "clean": "maintenance",
 }
 
-_DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."
+_DESCRIPTION = "Convert raw data to shuffled TFRecord shards, and any TFRecord files to Parquet, NumPy and other files."
 _EPILOG = """\
-  recordmill build photos/ --out shards        raw data to shards
-  recordmill inspect shards                    what is in them
+  recordmill build photos/ --out shards        convert raw data to shards
+  recordmill inspect shards                    show the features
   recordmill read shards --out table --to parquet
   recordmill verify shards
 
-recordmill COMMAND --help says more."""
+To see the options of a command: recordmill COMMAND --help"""
 
 
 @dataclass(frozen=True)
@@ -348,12 +348,13 @@ def suggest_lazily(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-_NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
+_NO_MEMORY = "out of memory: use less --memory, fewer --threads or a larger machine"
 _LIMIT_MESSAGES = {  # by the exhausted resource
     "memory": _NO_MEMORY,
     "library": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
-    "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, "
-    "`ulimit -v`, or a container's limit of processes)",
+    "threads": "no more threads can be started: use fewer --threads, or raise the "
+    "limit (`ulimit -u`, `ulimit -v`, or the limit of processes of the "
+    "container)",
 }
 
 

@@ -10,10 +10,10 @@ from recordmill.commands.main import Command
 
 _VERIFY_HELP = """\
 examples:
-  recordmill verify shards                 everything that the manifest promises, byte by byte
-  recordmill verify 'old/*.tfrecord'       frames and CRCs of any TFRecord files
+  recordmill verify shards                 check every byte against the manifest
+  recordmill verify 'old/*.tfrecord'       check the CRCs of any TFRecord files
 
-Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, with file and offset.
+Exit code: 0 if nothing is wrong; 1 if problems were found, which are listed on stdout with file and offset.
 """
 
 
@@ -55,10 +55,10 @@ examples:
   recordmill doctor --runner=FlinkRunner --flink_master=HOST:8081 --environment_type=EXTERNAL \\
       --environment_config=localhost:50000
   recordmill doctor photos/ --out /shared/shards --runner=FlinkRunner --flink_master=HOST:8081 ...
-      also whether the workers see photos/ and /shared/shards
+      also checks whether the workers see photos/ and /shared/shards
 
-A job of its own, which leaves nothing behind, asks the workers. Builds and reads on an engine look at the same before
-they submit. Any flag that recordmill does not know is handed to Apache Beam.
+A separate job, which leaves no files, asks the workers. Builds and reads on an engine make the same checks before they
+submit. Other flags are passed to Apache Beam.
 """
 
 
@@ -91,10 +91,11 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 _STATUS_HELP = """\
 examples:
-  recordmill status shards           the data set, if there is one, and each run that works there, or did
+  recordmill status shards           the data set, and each build or read that writes there or has been killed
   recordmill status s3://data/flowers
 
-A run whose engine is Flink is asked about by its REST interface; of other engines only the note of the job is shown.
+If the engine is Flink, its REST interface is asked for the state of the job. For other engines, only the name of the job
+is shown.
 """
 
 
@@ -126,10 +127,10 @@ def run_status(args: argparse.Namespace) -> int:
 
 _CLEAN_HELP = """\
 examples:
-  recordmill clean shards                       what killed builds and reads left there
-  recordmill clean s3://data/flowers --remove   the same in a store, and remove it
+  recordmill clean shards                       list the files of killed builds and reads
+  recordmill clean s3://data/flowers --remove   remove them, here from a store
 
-Builds and reads clean up by themselves when they begin; this is for an OUT that nobody writes to any more.
+Builds and reads clean up OUT when they begin. Use this command if you no longer write to OUT.
 """
 
 
@@ -168,9 +169,9 @@ def run_clean(args: argparse.Namespace) -> int:
 VERIFY = Command(
     run_verify,
     usage="recordmill verify INPUT... [options]",
-    description="Check a data set against its manifest (count, size, digest, CRCs, sums, index, stray files), or "
-    "any TFRecord files by their CRCs.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    description="Check a data set against its manifest (counts, sizes, digests, CRCs, sums, "
+    "index, stray files), or any TFRecord files by their CRCs.",
+    inputs=("INPUT", "folder of a data set, or TFRecord files, folders of them, or quoted globs"),
     examples=_VERIFY_HELP,
 )
 
@@ -178,11 +179,13 @@ VERIFY = Command(
 DOCTOR = Command(
     run_doctor,
     usage="recordmill doctor --runner RUNNER [--out OUT] [INPUT...] [options]",
-    description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
-    "and INPUT and have the same versions installed.",
+    description="Check whether an engine (Flink, Spark, Dataflow, Prism) can run a build or a "
+    "read: whether it answers, has free slots and accepts the flags, and whether its "
+    "workers see OUT and INPUT and have the same versions installed.",
     inputs=(
         "INPUT",
-        "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at",
+        "files, folders, quoted globs or @list.txt to check, as for build and read; may "
+        "be left out",
     ),
     examples=_DOCTOR_HELP,
     takes_beam_flags=True,
@@ -193,9 +196,9 @@ DOCTOR = Command(
 STATUS = Command(
     run_status,
     usage="recordmill status OUT... [options]",
-    description="Say whether OUT holds a data set, and what becomes of the runs that work there: on this machine, "
-    "or as an engine's job.",
-    inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+    description="Show whether OUT contains a data set, and the state of the builds and reads "
+    "that write to it, on this machine or on an engine.",
+    inputs=("OUT", "folder that builds or reads write to, also in a store"),
     examples=_STATUS_HELP,
 )
 
@@ -203,8 +206,8 @@ STATUS = Command(
 CLEAN = Command(
     run_clean,
     usage="recordmill clean OUT... [options]",
-    description="List what builds and reads that were killed left in OUT. Nothing of a data set, nor of a run that "
-    "may be alive, is among it.",
-    inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+    description="List the files that killed builds and reads have left in OUT. Files of a data "
+    "set, and of builds and reads that may be running, are never listed.",
+    inputs=("OUT", "folder that builds or reads write to, also in a store"),
     examples=_CLEAN_HELP,
 )

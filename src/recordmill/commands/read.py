@@ -16,54 +16,53 @@ from recordmill.commands.main import Command
 _READ_HELP = """\
 examples:
   recordmill read shards --out table
-      every split to Parquet: table/train-00000-of-00001.parquet, ...
+      writes every split to Parquet: table/train-00000-of-00001.parquet, ...
   recordmill read shards --out arrays --to npy --split train
-      arrays/train/image.npy, ...: np.load(..., mmap_mode="r") opens them
+      writes arrays/train/image.npy, ...; open them with np.load(..., mmap_mode="r")
   recordmill read 'logs/*.tfrecord.gz' --out table --columns id,score
   recordmill read damaged.tfrecord --out table --max-rejects 10
   recordmill read shards --out images --to files
-      images/train/cat/1.jpg, ... as they were before build, and images/train/metadata.jsonl
+      images/train/cat/1.jpg, ... as they were before the build, and images/train/metadata.jsonl
   recordmill read shards --out s3://bucket/table
-      the same objects there, and table/_read.json, which names them and comes last
+      writes the same files to a store, and at last table/_read.json with their names
   recordmill read big/ --to npy --dry-run
-      rows, columns, disk and memory, before anything is written
+      shows rows, columns, disk space and memory, and writes nothing
 """
 _READ_HELP_ALL = """
-INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from
---schema.
+INPUT is the folder of a build, or any TFRecord files. The features of such files are inferred from all records, or come
+from --schema.
 
 formats:
 {formats}
 
---where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that
---columns leaves out; a name such as image/height stands in double quotes. A record's own values decide: random(),
-now() and queries inside it are refused.
-From Python a pyarrow.compute expression serves as well, without DuckDB.
+DuckDB evaluates --where on the features as they are stored, before conversions. The condition may use features that
+--columns leaves out. Put a name such as image/height into double quotes. The result must depend only on the record, so
+random(), now() and subqueries are refused. In Python, where= also takes a pyarrow.compute expression, without DuckDB.
 
 conversions:
   --decode-images --resize 224x224
-      JPEG, PNG, GIF, BMP, WebP and TIFF, the first frame, without applying an EXIF rotation; the INPUTs stand before
-      it. Without --resize images of one size are [height, width, channels]; of several sizes lists of rows of pixels in
-      Parquet and Arrow, and an error in NumPy. 16 bits are cut to the upper 8. At most 67 million pixels each, and as
-      large as --memory can hold: 12 bytes a pixel, in lists in Parquet 36 a value
+      decodes JPEG, PNG, GIF, BMP, WebP and TIFF: the first frame, without EXIF rotation. Write the INPUTs before this
+      option. Without --resize, images of one size become [height, width, channels]. Images of several sizes become
+      lists of rows of pixels in Parquet and Arrow, and are an error in NumPy. Of 16 bits, the upper 8 are kept. An
+      image may have 67 million pixels, if it fits --memory: 12 bytes per pixel, or 36 per value for lists in Parquet
   --decode-raw depth=float32[256,256]
-      little-endian, row-major (as tf.io.decode_raw); depth=>float32[256,256] is big-endian;
-      points=float32[-1,3] takes any number of points
+      decodes little-endian, row-major arrays, as tf.io.decode_raw does; depth=>float32[256,256] is big-endian, and
+      points=float32[-1,3] accepts any number of points
   --decode-tensor embedding
-      dtype and shape are those of the first record, which all others must have;
-      embedding=float32[-1,4] says them, with a first dimension that varies
+      decodes tensors of the dtype and shape of the first record, which all others must have, too;
+      embedding=float32[-1,4] sets them, here with a first dimension that varies
   --reshape boxes=[-1,4]
-      a list to boxes of 4
+      turns a list into boxes of 4 values
   --pad tokens=128:0
-      lists to int64 [128], filled up with 0
-A record whose bytes or lengths do not fit is a bad one, named by file, record and byte (see --max-rejects).
+      turns lists into int64 [128], padded with 0
+A record whose bytes or lengths do not fit is a reject, which is named with file, record and byte (see --max-rejects).
 
-Nothing shows in OUT until all of it is written and every record is accounted for. The files don't depend on threads,
-memory or runner.
-A read that is killed, stopped or out of disk goes on when the same command is given again, with the same OUT: the
-outputs that it had finished are kept in OUT/_run-... if their inputs hold the same bytes still, and the files are those
-of an undisturbed read. Another command begins anew. A read of one output, or of less than --file-size, keeps nothing.
-With --runner the same runs as an Apache Beam pipeline; any flag that recordmill does not know is then handed to Beam.
+OUT shows nothing until all files are written and all records are counted. The files do not depend on the threads,
+memory and runner.
+If a read is killed, stopped or out of disk space, repeat the same command with the same OUT to resume it. Finished
+outputs are kept in OUT/_run-... if their inputs have not changed, and the result is the same as without interruption.
+Another command starts from the beginning. A read of one output, or of less than --file-size, keeps nothing.
+With --runner, the read runs as an Apache Beam pipeline, and other flags are passed to Beam.
 """
 
 
@@ -173,11 +172,11 @@ def read_summary(result: Any) -> list[str]:
 READ = Command(
     run_read,
     usage="recordmill read INPUT... --out OUT [options]",
-    description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
-    "files, in bounded memory.",
+    description="Convert the records of a data set or of any TFRecord files to Parquet, NumPy, "
+    "Arrow or other files, in bounded memory.",
     inputs=(
         "INPUT",
-        "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt",
+        "folder of a data set, or TFRecord files, folders of them, quoted globs or @list.txt",
     ),
     examples=_READ_HELP,
     full_help=_format_help,

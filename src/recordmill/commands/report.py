@@ -22,9 +22,9 @@ examples:
   recordmill report shards -o shards.html --overwrite
   recordmill report 'old/*.tfrecord' --split train --columns image,label
 
-The file holds everything it shows: no script, and nothing is loaded from elsewhere, so it can be mailed and opens
-without a network. Counts and ranges are those of all records; sample records, images and sizes are of at most 1,000
-records, which the data set's fingerprint draws. Values of records stand in it: it is as confidential as they are.
+The file has no scripts and loads nothing else, so you can send it by mail and open it without a network. Counts and
+ranges are of all records. Sample records, images and sizes are of at most 1,000 records, which the fingerprint of the
+data set determines. The file contains values of records, so it is as confidential as they are.
 """
 
 
@@ -100,8 +100,8 @@ def run_report(args: argparse.Namespace) -> int:
 REPORT = Command(
     run_report,
     usage="recordmill report INPUT... [options]",
-    description="Show a data set as one HTML file: splits and classes, features with their histograms, sample "
-    "records and images, what fills the disk, what was rejected and how it was made.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    description="Write one HTML file about a data set: splits and classes, features with their "
+    "histograms, sample records and images, sizes, rejects, and how it was made.",
+    inputs=("INPUT", "folder of a data set, or TFRecord files, folders of them, or quoted globs"),
     examples=_REPORT_HELP,
 )

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _STATS_HELP = """\
 examples:
-  recordmill stats shards                     as the build counted them
+  recordmill stats shards                     statistics from the build
   recordmill stats 'old/*.tfrecord' --out old.pb
   recordmill stats flights.csv --columns dep_delay,carrier
   recordmill stats shards --json | jq .train
 
-Counts, least and greatest values, means and deviations are exact. DISTINCT and MOST FREQUENT with a ~ are estimates, of
-features with many values. The JSON has quantiles, too, and says by how much they may differ.
+Counts, minima, maxima, means and deviations are exact. DISTINCT and MOST FREQUENT with a ~ are estimates, for features
+with many values. The JSON also has quantiles and their errors.
 
---out writes a DatasetFeatureStatisticsList, which TensorFlow Data Validation shows and compares:
-tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")), one split at a time: of several, --split chooses one.
+--out writes a DatasetFeatureStatisticsList for TensorFlow Data Validation:
+tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")). It shows one split at a time, which --split selects.
 """
 
 
@@ -134,8 +134,8 @@ def run_stats(args: argparse.Namespace) -> int:
 STATS = Command(
     run_stats,
     usage="recordmill stats INPUT... [options]",
-    description="Say what the values of each feature are like: how many are missing, their range, mean, standard "
-    "deviation and quantiles, how many are distinct, which are the most frequent.",
-    inputs=("INPUT", "a data set's folder, TFRecord files, or raw data as build takes it"),
+    description="Show statistics of each feature: missing values, range, mean, standard "
+    "deviation, quantiles, distinct values and the most frequent values.",
+    inputs=("INPUT", "folder of a data set, TFRecord files, or raw data as for build"),
     examples=_STATS_HELP,
 )

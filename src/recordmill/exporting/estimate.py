@@ -132,7 +132,8 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
             for split, count in records.items()
         }
         notes += (
-            f"the numbers of records are estimates: {sampled:,} of {num_decoded:,} that were looked at are kept",
+            f"the numbers of records are estimates: {sampled:,} of {num_decoded:,} "
+            "sampled records are kept",
         )
     rows = sum(records.values())
     size = round(_measure_output(plan, batches) * rows / max(sampled, 1))

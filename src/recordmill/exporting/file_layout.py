@@ -67,15 +67,15 @@ def choose_layout(
         if not is_distinct:
             notes.append(
                 Message(
-                    "{source_feature} has the same value in many records, so it names no files; "
-                    "{name_feature} takes it nevertheless",
+                    "{source_feature} has the same value in many records, so it does "
+                    "not name the files. To use it anyway: {name_feature}",
                     source_feature=repr(_SOURCE_FEATURE),
                     name_feature=option("name_feature", _SOURCE_FEATURE),
                 )
             )
     if name == file.name:
         raise UsageError(
-            "{name_feature}: it becomes the files themselves; name another one",
+            "{name_feature}: this feature is the contents of the files; name another one",
             name_feature=option("name_feature", name),
         )
     columns = tuple(feature.name for feature in selected if feature.name != file.name)
@@ -99,7 +99,7 @@ def check_layout(layout: FileLayout, schema: Schema) -> None:
 def _check_file(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
         raise UsageError(
-            "{to}: a file is one bytes or string value as it is stored; {feature} is {described}",
+            "{to}: each file must be one bytes or string value; {feature} is {described}",
             to=option("to", "files"),
             feature=feature.name,
             described=feature.describe(),
@@ -109,7 +109,7 @@ def _check_file(feature: Feature) -> None:
 def _check_name(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string", "int64", "int32", "uint64"):
         raise UsageError(
-            "{name_feature}: a name is one text or whole number, not {feature}",
+            "{name_feature}: a file name must be one text or whole number, not {feature}",
             name_feature=option("name_feature", feature.name),
             feature=feature.describe(),
         )
@@ -142,7 +142,7 @@ def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatche
         ]
         hint = (
             Message(
-                "{file_feature} takes a text as well: {texts}",
+                "{file_feature} also takes a text feature: {texts}",
                 file_feature=option("file_feature"),
                 texts=", ".join(texts),
             )
@@ -159,7 +159,7 @@ def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatche
     if len(matches) > 1:
         contents = "hold encoded images" if images else "hold bytes"
         raise UsageError(
-            "{to}: {matches_count} features {contents} ({matches}); say with "
+            "{to}: {matches_count} features {contents} ({matches}); choose with "
             "{file_feature} which one becomes the files",
             to=option("to", "files"),
             matches_count=len(matches),
@@ -206,7 +206,7 @@ def _layout_note(layout: FileLayout, schema: Schema) -> str:
     ]
     hint = (
         Message(
-            "; {name_feature} would name them by that feature",
+            "; to name them by that feature: {name_feature}",
             name_feature=option("name_feature", matches[0]),
         )
         if matches

@@ -181,7 +181,8 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
                 continue
             return DecodeTensor(step.feature, dtype, shape)
     raise last_error or UsageError(
-        "{decode_tensor}: no record has it; say what it would be, as in {feature}=float32[28,28]",
+        "{decode_tensor}: no record has this feature; give its dtype and shape, as "
+        "in {feature}=float32[28,28]",
         decode_tensor=option("decode_tensor", step.feature),
         feature=step.feature,
     )
@@ -200,8 +201,8 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
             feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
         ]:
             raise UsageError(
-                "{decode_images}: no feature holds one encoded image a record; {lists} is a "
-                "list of byte strings, which is not decoded",
+                "{decode_images}: no feature holds one encoded image per record; "
+                "{lists} is a list of byte strings, which is not decoded",
                 decode_images=option("decode_images"),
                 lists=repr(lists[0]),
             )
@@ -255,8 +256,8 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     if sizes and not step.ragged:
         example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
         raise UsageError(
-            "{decode_images}: the images differ in size ({example_sizes}), so no one "
-            "array holds them; {resize} makes them equal, or use {to}",
+            "{decode_images}: the images differ in size ({example_sizes}), so they "
+            "do not fit into one array; use {resize}, or {to}",
             decode_images=option("decode_images", name),
             example_sizes=example_sizes,
             resize=option("resize", "HxW"),
@@ -291,7 +292,7 @@ def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
         image_features = find_image_features(names, records)
         return [
             Message(
-                "{name} holds encoded images: {decode_images} makes pixels of them",
+                "{name} holds encoded images. To get pixels: {decode_images}",
                 name=name,
                 decode_images=option("decode_images", name),
             )

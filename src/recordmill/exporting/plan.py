@@ -319,16 +319,17 @@ class ReadOptions:
     def __post_init__(self) -> None:
         find_output(self.to)
         if self.limit is not None and self.limit < 0:
-            raise UsageError("{limit}: 0 or more", limit=option("limit", self.limit))
+            raise UsageError("{limit}: must be 0 or more", limit=option("limit", self.limit))
         if self.file_bytes < 1:
             raise UsageError(
-                "{file_size}: at least 1 byte", file_size=option("file_size", self.file_bytes)
+                "{file_size}: must be at least 1 byte",
+                file_size=option("file_size", self.file_bytes),
             )
         if self.sample is not None and not (
             isinstance(self.sample, int | float) and 0 <= self.sample <= 1
         ):
             raise UsageError(
-                "{sample}: a share of the records, from 0 to 1",
+                "{sample}: must be a share of the records, from 0 to 1",
                 sample=option("sample", self.sample),
             )
         if not -(2**63) <= self.seed < 2**63:
@@ -534,8 +535,8 @@ def _check_folders(splits: Sequence[str], output_name: str) -> None:
     for split in splits:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
-                "{to}: the folder of split {split} would take the place of what a read keeps "
-                "under that name; use {parquet} or npz, or leave the split out with {split_option}",
+                "{to}: the name of split {split} is reserved for files of the read; "
+                "use {parquet} or npz, or leave out the split with {split_option}",
                 to=option("to", output_name),
                 split=repr(split),
                 parquet=option("to", "parquet"),
@@ -558,7 +559,7 @@ def choose_threads(threads: int, memory_bytes: int) -> int:
     max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if max_threads < 1:
         raise UsageError(
-            "{memory} is too little: a read needs {base_bytes} MiB beside the interpreter",
+            "{memory} is too little: a read needs {base_bytes} MiB in addition to the interpreter",
             memory=option("memory", f"{memory_bytes >> 20}MiB"),
             base_bytes=_BASE_BYTES + _THREAD_BYTES >> 20,
         )

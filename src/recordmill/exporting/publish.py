@@ -150,7 +150,8 @@ class DiskPublication(Publication):
             old_names = _read_file_names(out / READ_SUMMARY_NAME)
             if old_names is not None and not self.overwrite:
                 raise RecordmillError(
-                    f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
+                    f"{out}: another read wrote its result there while this one ran; "
+                    "the result of this one was discarded"
                 )
             names = _prepare_result(folder, summary)
             try:
@@ -218,7 +219,9 @@ def _move_result(folder: RunFolder) -> None:
         # A file that is not from the old result is never replaced.
         if name_exists(path := out / name) and name not in old_names:
             raise FileExistsError(
-                errno.EEXIST, "is in the way, and not of the old result; move it", str(path)
+                errno.EEXIST,
+                "is in the way, and does not belong to the old result; move it",
+                str(path),
             )
     with contextlib.suppress(FileNotFoundError):
         rename(out / READ_SUMMARY_NAME, old_summary)
@@ -243,8 +246,8 @@ def _move_result(folder: RunFolder) -> None:
                 f"{path}: {error.strerror}; the result is complete and in its place, but a power failure may undo that"
             ) from error
         raise RecordmillError(
-            "{path}: {strerror}; the result is complete, but not yet in its place: the "
-            "next read with {out} brings it there",
+            "{path}: {strerror}; the result is complete, but not yet moved to its "
+            "folder: the next read with {out} moves it",
             path=path,
             strerror=error.strerror,
             out=option("out", out),
@@ -276,7 +279,7 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
         return None
     except DataError as error:
         raise UsageError(
-            "{error}: not what a read writes; remove it, or name another folder", error=error
+            "{error}: it was not written by a read; remove it, or name another folder", error=error
         ) from None
 
 

@@ -283,7 +283,7 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         ) from None
     except DataError as error:
         raise UsageError(
-            "{error}: not what a read writes; remove it, or name another folder", error=error
+            "{error}: it was not written by a read; remove it, or name another folder", error=error
         ) from None
 
     # A read may have been killed after its commit, before the store answered. It is not resumed,
@@ -341,7 +341,9 @@ class StorePublication(Publication):
             and run.commit(result_name(number), text, is_complete)
         ):
             raise RecordmillError(
-                f"{out}: {run.conflict_message('read', self.base, list_result_numbers)}; nothing of this one was kept"
+                f"{out}: "
+                f"{run.conflict_message('read', self.base, list_result_numbers)}; the "
+                "result of this one was discarded"
             )
         _tidy_after_commit(self.folder, out, number, text)
         return join(out, data_name), tuple(join(out, name) for name in rejects)
@@ -382,7 +384,9 @@ def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes
         if max(results, default=0) == generation:
             _finish_newest_result(out, results, text)
     except (OSError, RecordmillError) as error:
-        _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
+        _log.warning(
+            "%s: the result is complete, but the clean-up after it failed (%s)", out, error
+        )
 
 
 def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | None = None) -> None:

@@ -428,4 +428,4 @@ def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTas
     try:
         return [FinishedTask.from_json(entry, path, run.tasks) for entry in entries]
     except (TypeError, DataError):
-        raise DataError("is not what this read has written there", source=path) from None
+        raise DataError("was changed after this read had written it", source=path) from None

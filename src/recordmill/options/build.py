@@ -39,7 +39,7 @@ def parse_build_memory(value: str | int, name: str) -> int:
     memory_bytes = parse_size(value, name)
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(
-            "{memory}: at least {min_memory_bytes}MiB",
+            "{memory}: must be at least {min_memory_bytes}MiB",
             memory=option(name, value),
             min_memory_bytes=MIN_MEMORY_BYTES >> 20,
         )
@@ -50,7 +50,7 @@ class BuildRecords(Options, heading="records"):
     """Options of the inputs and the records."""
 
     out: str | None = declare(
-        "the folder of the data set",
+        "folder of the data set",
         default=None,
         metavar="OUT",
         short="-o",
@@ -58,7 +58,7 @@ class BuildRecords(Options, heading="records"):
         shell_only=True,
     )
     kind: str | None = declare(
-        "the kind of input; on the command line the first word",
+        "kind of input; on the command line it is the first word",
         default=None,
         default_text="detected",
         files_only=True,
@@ -79,10 +79,10 @@ class BuildRecords(Options, heading="records"):
     overwrite: bool = again(
         Shared,
         heading="records",
-        help="replace the data set that OUT holds; readers of the old one can finish",
+        help="replace the data set in OUT; programs that read the old one can finish",
     )
     if_changed: bool = declare(
-        "do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it",
+        "build only if the inputs (by name, size and time) or the options have changed since OUT was built",
         default=False,
         files_only=True,
         excludes=tuple((name, None) for name in _FILE_OPTIONS),
@@ -90,10 +90,10 @@ class BuildRecords(Options, heading="records"):
     schema: Schema | str | os.PathLike[str] | None = again(
         Shared,
         heading="records",
-        help="a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data",
+        help="schema.pbtxt (TensorFlow Metadata) with the types; without it, types are inferred from all data",
     )
     dtypes: Mapping[str, str] | None = declare(
-        "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
+        "type of a feature, instead of the inferred one: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
         default=None,
         decides=True,
         repeated=True,
@@ -102,7 +102,7 @@ class BuildRecords(Options, heading="records"):
         common=True,
     )
     label: str | None = declare(
-        "the label: strings become class numbers, readers return it as y",
+        "label of each record; text becomes class numbers, and readers return it as y",
         default=None,
         decides=True,
         metavar="COLUMN",
@@ -126,20 +126,20 @@ class BuildOrder(Options, heading="order and splits", decides=True):
     )
     shuffle: bool = declare("keep the order of the input", default=True, common=True)
     key: str | None = declare(
-        "shuffle by a hash of this column: a record keeps its place and split when others come",
+        "order records by a hash of this column, so that a record keeps its place and split when others are added",
         default=None,
         metavar="COLUMN",
         excludes=_WITHOUT_SHUFFLE,
     )
     splits: str | Mapping[str, float] | None = declare(
-        "divide at random: train=0.9,validation=0.1",
+        "divide the records at random, as in train=0.9,validation=0.1",
         default=None,
-        default_text="what folders say, else all is train",
+        default_text="from folders; otherwise all records are train",
         metavar="NAME=P,...",
         common=True,
     )
     split_from: Literal["auto", "folders", "names", "none"] = declare(
-        "what names the split, where --splits is not given", default="auto", kinds=KIND_NAMES
+        "what determines the split if --splits is not given", default="auto", kinds=KIND_NAMES
     )
     split_column: str | None = declare(
         "column that holds the split of each record (train, val, dev, test, ...); it is not stored as a feature",
@@ -148,7 +148,7 @@ class BuildOrder(Options, heading="order and splits", decides=True):
         excludes=(("splits", None),),
     )
     split_at: str | Mapping[str, Any] | None = declare(
-        "divide by a number, date or text: values below the first are train, from the last on test, between two validation",
+        "divide by a number, date or text: values below the first V are train, from the last V on test, and between two V validation",
         default=None,
         default_text="",
         metavar="COLUMN=V[,V]",
@@ -185,15 +185,15 @@ class BuildShards(Options, heading="shards", decides=True):
         common=True,
     )
     num_shards: int | None = declare(
-        "exactly N shards per split, instead",
+        "exactly N shards per split, instead of --shard-size",
         default=None,
         parse=parse_whole,
         common=True,
         excludes=(("shard_size", None),),
     )
-    compression: Literal["none", "gzip"] = declare("of the shards", default="none")
+    compression: Literal["none", "gzip"] = declare("compression of the shards", default="none")
     name: str | None = declare(
-        "of the data set", default=None, default_text="OUT's own name", metavar="NAME"
+        "name of the data set", default=None, default_text="the name of OUT", metavar="NAME"
     )
 
 
@@ -201,26 +201,31 @@ class BuildDescription(Options, heading="description"):
     """Options that describe the data set."""
 
     description: str | None = declare(
-        "what the data set is, in a sentence or two, for dataset_info.json and croissant.json",
+        "description of the data set in a sentence or two, for dataset_info.json and croissant.json",
         default=None,
         metavar="TEXT",
     )
     license: str | None = declare(
-        "its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files",
+        "licence: an SPDX identifier (CC-BY-4.0), a URL or a name; for the same files",
         default=None,
         metavar="TEXT",
     )
     citation: str | None = declare(
-        "how to cite it, BibTeX if you can; for the same files", default=None, metavar="TEXT"
+        "how to cite the data set, preferably as BibTeX; for the same files",
+        default=None,
+        metavar="TEXT",
     )
     url: str | None = declare(
-        "its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json",
+        "web page of the data set; with it, --description, --license and --creator, the build writes croissant.json",
         default=None,
         metavar="URL",
         needs=(("creator", None),),
     )
     creator: str | None = declare(
-        "who made it, for croissant.json", default=None, metavar="NAME", needs=(("url", None),)
+        "author of the data set, for croissant.json",
+        default=None,
+        metavar="NAME",
+        needs=(("url", None),),
     )
 
 
@@ -228,26 +233,28 @@ class BuildTransform(Options, heading="transform", decides=True):
     """Options of the transform."""
 
     transform: Any = declare(
-        "what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], a preprocessing_fn of tf.Transform",
+        "compute features: transform.yaml maps features to steps; transform.py[:FUNCTION] has a preprocessing_fn of tf.Transform",
         default=None,
         metavar="FILE",
         common=True,
         excludes=(("transform_from", None),),
     )
     fit_on: str | None = declare(
-        "the split whose records it is fitted on",
+        "split from which the constants of the transform are computed",
         default=None,
         default_text="train",
         metavar="SPLIT",
         needs=(("transform", None),),
     )
     keep_raw: bool = declare(
-        "keep the features as they were, too, as raw/NAME",
+        "also store the input features, as raw/NAME",
         default=False,
         needs=(("transform", None),),
     )
     transform_from: str | os.PathLike[str] | None = declare(
-        "take the transform (a program) of that data set as it is", default=None, metavar="OUT"
+        "apply the transform of that data set unchanged; it is a program, so use only trusted data sets",
+        default=None,
+        metavar="OUT",
     )
 
 
@@ -255,15 +262,15 @@ class BuildImages(Options, heading="images", decides=True):
     """Options of images."""
 
     labels: str | os.PathLike[str] | None = declare(
-        "a CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such "
-        "files, as with one per split",
+        "CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such "
+        "files, such as one per split",
         default=None,
         kinds=("images",),
         metavar="PATH",
         common=True,
     )
     labels_path_column: str | None = declare(
-        "the column of paths",
+        "column with the paths of the images",
         default=None,
         default_text="file_name, filename, path, image, ...",
         kinds=("images",),
@@ -271,13 +278,13 @@ class BuildImages(Options, heading="images", decides=True):
         needs=(("labels", None),),
     )
     pair: str | None = declare(
-        "images,masks: folders of which each file goes with the one of the same name, into one record; the second feature is called as its folder. images,masks/*_mask pairs a.jpg with a_mask.png",
+        "two folders, as in images,masks; files with the same name become one record, and the second feature has the name of its folder. images,masks/*_mask pairs a.jpg with a_mask.png",
         default=None,
         kinds=("images",),
         metavar="A,B",
     )
     boxes: str | os.PathLike[str] | None = declare(
-        "annotations of objects: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder of such files, of Pascal VOC's or CVAT's .xml, of LabelMe's .json or of YOLO's .txt; records are those of the Object Detection API",
+        "bounding boxes: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder of such files or of .xml (Pascal VOC, CVAT), .json (LabelMe) or .txt (YOLO); features are named as in the Object Detection API",
         default=None,
         kinds=("images",),
         metavar="PATH",
@@ -285,25 +292,25 @@ class BuildImages(Options, heading="images", decides=True):
         excludes=(("labels", None),),
     )
     box_unit: Literal["auto", "pixels", "shares"] = declare(
-        "the unit of boxes: pixels, shares of the width and height, or that of the format; of a table it is detected",
+        "unit of boxes: pixels, or shares of the width and height; auto is the unit of the format, and is detected for tables",
         default="auto",
         kinds=("images",),
         needs=(("boxes", None),),
     )
     label_offset: int = declare(
-        "the number of the first class of objects; with 1, 0 is the background",
+        "number of the first class of objects; with 1, the number 0 is the background",
         default=0,
         kinds=("images",),
         needs=(("boxes", None),),
     )
     missing: Literal["reject", "ignore"] = declare(
-        "what becomes of rows without a file and files without a row",
+        "what to do with rows without a file and files without a row",
         default="reject",
         kinds=("images",),
         needs=(("labels", None),),
     )
     check: Literal["structure", "decode"] = declare(
-        "how images are checked: the container is complete, or every pixel decodes",
+        "check of images: structure checks that a file is complete, decode also decodes every pixel",
         default="structure",
         kinds=("images",),
     )
@@ -311,21 +318,21 @@ class BuildImages(Options, heading="images", decides=True):
         "reject images with more pixels, before decoding them", default=178956970, kinds=("images",)
     )
     resize: str | tuple[int, int] | None = declare(
-        "write images of this size, upright, with masks and boxes to match",
+        "resize images, their masks and boxes to this size, and turn images upright",
         default=None,
         kinds=("images", "webdataset"),
         metavar="HxW",
     )
     resize_mode: Literal["stretch", "crop", "pad"] = declare(
-        "how: stretch; crop the middle; pad with black",
+        "how to resize: stretch, crop to the middle, or pad with black",
         default="stretch",
         kinds=("images", "webdataset"),
         needs=(("resize", None),),
     )
     reencode: str | None = declare(
-        "write images as jpeg:QUALITY, webp:QUALITY or png, upright, without metadata",
+        "encode images again as jpeg:QUALITY, webp:QUALITY or png, upright and without metadata",
         default=None,
-        default_text="no, or the format they have if they are resized",
+        default_text="only resized images, in their own format",
         kinds=("images", "webdataset"),
         metavar="FORMAT",
     )
@@ -336,27 +343,32 @@ class BuildClasses(
 ):
     """Options of classes."""
 
-    class_from: Literal["auto", "folders", "none"] = declare("what names the class", default="auto")
+    class_from: Literal["auto", "folders", "none"] = declare(
+        "what determines the class", default="auto"
+    )
     label_regex: str | None = declare(
-        "takes the class from a file's path, by its first group, or one called label: 'class_(\\d+)_'",
+        "regular expression for the path of a file; its first group, or the group named label, is the class: 'class_(\\d+)_'",
         default=None,
         metavar="REGEX",
         excludes=tuple((name, None) for name in ("class_from", "labels", "boxes")),
     )
     unlabelled: Literal["leave", "keep"] = declare(
-        "files beside class folders: leave them out, or keep them unlabelled",
+        "files outside class folders: leave them out, or keep them without a label",
         default="leave",
         excludes=(("labels", None),),
     )
 
 
 class BuildCsv(
-    Options, heading="CSV, also labels and boxes of images", decides=True, kinds=("csv", "images")
+    Options,
+    heading="CSV, and tables of labels and boxes of images",
+    decides=True,
+    kinds=("csv", "images"),
 ):
     """Options of CSV."""
 
     delimiter: str | None = declare(
-        "one character, or 'tab'",
+        "character between fields, or 'tab'",
         default=None,
         default_text="detected",
         parse=parse_character,
@@ -364,27 +376,27 @@ class BuildCsv(
         common=True,
     )
     quote: str | None = declare(
-        "one character, or 'none'",
+        "character around quoted fields, or 'none'",
         default="told",
         default_text="detected",
         parse=parse_character,
         metavar="C",
     )
     doubled_quote: bool = declare(
-        "two quotes inside quotes end the field, instead of standing for one", default=True
+        "two quotes in a quoted field end it; by default they mean one quote", default=True
     )
     lenient_quotes: bool = declare(
-        'a field that goes on after its closing quote ("Foo" bar) is read without quotes, not rejected',
+        'read a field that continues after its closing quote ("Foo" bar) without its quotes, instead of rejecting it',
         default=False,
     )
     escape: str | None = declare(
-        "a character that makes the next one literal",
+        "character that makes the next one literal",
         default=None,
         parse=parse_character,
         metavar="C",
     )
     null_tokens: str | Sequence[str] = declare(
-        "how a missing value is written; repeatable",
+        "text that means a missing value; repeatable",
         default=("", "NA"),
         default_text="empty and NA",
         repeated=True,
@@ -392,22 +404,25 @@ class BuildCsv(
         flag="--null",
     )
     header: bool | None = declare(
-        "the first row names the columns, or is data; those are then column_1, ... or as --names says",
+        "the first row names the columns, or is data; without a header, columns are named column_1, ... or by --names",
         default=None,
-        default_text="detected, or refused",
+        default_text="detected; if it is unclear, the build stops",
         common=True,
     )
     names: tuple[str, ...] | None = declare(
-        "the columns' names, in place of the header's",
+        "names of the columns, instead of those in the header",
         default=None,
         parse=parse_names,
         metavar="A,B,...",
         common=True,
     )
     comment: str | None = declare(
-        "lines that start with it are skipped", default=None, parse=parse_character, metavar="C"
+        "skip lines that start with this character",
+        default=None,
+        parse=parse_character,
+        metavar="C",
     )
-    skip_lines: int = declare("lines to skip at the start of each file", default=0)
+    skip_lines: int = declare("number of lines to skip at the start of each file", default=0)
     trim: bool = declare(
         "drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter",
         default=False,
@@ -424,10 +439,10 @@ class BuildTables(Options, heading="CSV, JSONL, Parquet and Arrow", decides=True
         heading="CSV, JSONL, Parquet, Arrow and NumPy",
         kinds=("csv", "jsonl", "parquet", "arrow", "numpy"),
         common=False,
-        help="only these columns, members of JSON objects, or arrays",
+        help="read only these columns, members of JSON objects, or arrays",
     )
     parse: str | Sequence[str] = declare(
-        'texts spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
+        'how the values of a column are written: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
         default=(),
         default_text="none",
         kinds=("csv", "jsonl", "parquet", "arrow"),
@@ -435,7 +450,7 @@ class BuildTables(Options, heading="CSV, JSONL, Parquet and Arrow", decides=True
         metavar="COLUMN=SPELLING",
     )
     file_columns: str | Sequence[str] = declare(
-        "the column names files beside the table, whose content records get: as image, mask, npy, bytes or text; repeatable",
+        "column with the paths of files next to the table; their contents become features, as image, mask, npy, bytes or text; repeatable",
         default=(),
         default_text="image",
         kinds=("csv", "jsonl", "parquet", "arrow"),
@@ -449,13 +464,13 @@ class BuildText(Options, heading="text, JSONL, CSV and tables of images", decide
     """Options of text."""
 
     encoding: str = declare(
-        "any that Python knows",
+        "encoding of the text; any that Python knows",
         default="utf-8",
         kinds=("text", "jsonl", "csv", "images"),
         metavar="NAME",
     )
     mode: Literal["auto", "lines", "documents"] = declare(
-        "a record is a line, or a file",
+        "whether a record is a line or a file",
         default="auto",
         default_text="detected",
         kinds=("text",),
@@ -463,13 +478,13 @@ class BuildText(Options, heading="text, JSONL, CSV and tables of images", decide
         common=True,
     )
     blank_lines: bool = declare(
-        "lines of nothing but white space are no records",
+        "do not make records of lines that have only white space",
         default=True,
         kinds=("text",),
         excludes=(("mode", "documents"),),
     )
     max_line_bytes: int = declare(
-        "a longer line, row or text document is rejected: it bounds what an unclosed quote can swallow",
+        "reject longer lines, rows and text documents; this limits the damage of an unclosed quote",
         default=MAX_LINE_BYTES,
         parse=parse_size,
         default_text=format_size_option(MAX_LINE_BYTES),
@@ -477,7 +492,7 @@ class BuildText(Options, heading="text, JSONL, CSV and tables of images", decide
         metavar="SIZE",
     )
     record_path: str | None = declare(
-        "the member of a JSON document whose array has the records, as `data` or `result.records`",
+        "member of a JSON document that contains the array of records, such as `data` or `result.records`",
         default=None,
         kinds=("jsonl",),
         metavar="KEY",
@@ -487,9 +502,9 @@ class BuildText(Options, heading="text, JSONL, CSV and tables of images", decide
 class BuildRunOptions(Options, heading=RUN_HEADING):
     """Options of the run."""
 
-    stats: bool = declare("do not count what the values are like (statistics.pb)", default=True)
+    stats: bool = declare("do not compute statistics of the values (statistics.pb)", default=True)
     expect: Mapping[str, Any] | str | os.PathLike[str] | None = declare(
-        "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",
+        "rules (.yaml) for the statistics of the records; if one is broken, nothing is committed",
         default=None,
         metavar="FILE",
         excludes=(("stats", False),),
@@ -501,28 +516,26 @@ class BuildRunOptions(Options, heading=RUN_HEADING):
     beam_args: Sequence[str] = again(Shared)
     preflight: bool = again(Shared)
     dry_run: bool = declare(
-        "say what would be built, with the first records, and write nothing",
+        "show what would be built, with the first records, and write nothing",
         default=False,
         shell_only=True,
         common=True,
     )
     detach: bool = declare(
-        "with a --runner: return when the engine has the job; `recordmill status` follows it",
+        "with a --runner: return when the engine has the job; `recordmill status` shows its progress",
         default=False,
         engine_only=True,
         shell_only=True,
     )
     quiet: bool = again(Shared)
-    json: bool = again(
-        Shared, heading=RUN_HEADING, help="print a machine-readable result on stdout"
-    )
+    json: bool = again(Shared, heading=RUN_HEADING, help="print the result as JSON to stdout")
 
 
 class ApplyOptions(Options, heading="transform", decides=True):
     """The option that only `transform` has."""
 
     transform_from: str | os.PathLike[str] | None = declare(
-        "the data set whose transform is applied",
+        "data set whose transform is applied",
         default=None,
         metavar="OUT",
         flag="--with",

@@ -226,7 +226,7 @@ def check_applicable(
             raise UsageError("{option} is not for {inputs}", option=option_shown, inputs=inputs)
         if output and option.outputs and output not in option.outputs:
             raise UsageError(
-                "{option}: an option of {outputs}, not of {output}",
+                "{option}: works only with {outputs}, not with {output}",
                 option=option_text(name, value),
                 outputs=join_messages(
                     " and ", [option_text("to", served_output) for served_output in option.outputs]

@@ -30,7 +30,7 @@ else:  # Python 3.10 has none, and at run time it does nothing
 
 
 # headings that several commands have
-LOOK_HEADING, REPORT_HEADING, RUN_HEADING = "what to look at", "the report", "the run"
+LOOK_HEADING, REPORT_HEADING, RUN_HEADING = "what to read", "the report", "the run"
 # An option and its value. The value None means any value but the default.
 Rule = tuple[str, Any]
 _Given = TypeVar("_Given")
@@ -154,7 +154,7 @@ class Option:
             raise WrongTypeError(f"{self.name} is text or a list of texts, not {value!r:.99}")
         if self.choices and value is not None and value not in self.choices:
             raise UsageError(
-                "{option}: one of {choices}{hint}",
+                "{option}: must be one of {choices}{hint}",
                 option=option_text(self.name, value),
                 choices=", ".join(self.choices),
                 hint=did_you_mean(str(value), self.choices),

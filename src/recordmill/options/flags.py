@@ -122,4 +122,4 @@ def explain_unknown_flags(
     ]
     if suggestions := [flag for flag in closest if flag is not None]:
         hints.append(f"did you mean {', '.join(suggestions)}?")
-    return "; " + "; ".join(hints or [f"`recordmill {command} --help-all` says all options"])
+    return "; " + "; ".join(hints or [f"`recordmill {command} --help-all` shows all options"])

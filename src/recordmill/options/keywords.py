@@ -19,21 +19,21 @@ class BuildKeywords(TypedDict, total=False):
     """The options of `build`."""
 
     kind: str | None
-    """the kind of input; on the command line the first word (default: detected)."""
+    """kind of input; on the command line it is the first word (default: detected)."""
     parser: str | Callable[..., Any] | None
     """your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches."""
     overwrite: bool
-    """replace the data set that OUT holds; readers of the old one can finish."""
+    """replace the data set in OUT; programs that read the old one can finish."""
     if_changed: bool
-    """do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it."""
+    """build only if the inputs (by name, size and time) or the options have changed since OUT was built."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data."""
+    """schema.pbtxt (TensorFlow Metadata) with the types; without it, types are inferred from all data."""
     dtypes: Mapping[str, str] | None
-    """instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable."""
+    """type of a feature, instead of the inferred one: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable."""
     label: str | None
-    """the label: strings become class numbers, readers return it as y."""
+    """label of each record; text becomes class numbers, and readers return it as y."""
     max_rejects: str | int
-    """how many records may be unusable; they are listed in OUT/rejects (default: 0)."""
+    """largest number or share of unusable records; they are listed in OUT/rejects (default: 0)."""
     follow_links: bool
     """follow symbolic links that lead out of an INPUT folder."""
     seed: int
@@ -41,15 +41,15 @@ class BuildKeywords(TypedDict, total=False):
     shuffle: bool
     """False: keep the order of the input."""
     key: str | None
-    """shuffle by a hash of this column: a record keeps its place and split when others come."""
+    """order records by a hash of this column, so that a record keeps its place and split when others are added."""
     splits: str | Mapping[str, float] | None
-    """divide at random: train=0.9,validation=0.1 (default: what folders say, else all is train)."""
+    """divide the records at random, as in train=0.9,validation=0.1 (default: from folders; otherwise all records are train)."""
     split_from: Literal['auto', 'folders', 'names', 'none']
-    """what names the split, where --splits is not given (default: auto)."""
+    """what determines the split if --splits is not given (default: auto)."""
     split_column: str | None
     """column that holds the split of each record (train, val, dev, test, ...); it is not stored as a feature."""
     split_at: str | Mapping[str, Any] | None
-    """divide by a number, date or text: values below the first are train, from the last on test, between two validation."""
+    """divide by a number, date or text: values below the first V are train, from the last V on test, and between two V validation."""
     split_by: str | None
     """keep records with equal values of this column in one split."""
     stratify: str | None
@@ -59,182 +59,182 @@ class BuildKeywords(TypedDict, total=False):
     shard_size: str | int | None
     """target size of a shard before compression (default: 128MiB; larger above 4 TiB of input)."""
     num_shards: int | None
-    """exactly N shards per split, instead."""
+    """exactly N shards per split, instead of --shard-size."""
     compression: Literal['none', 'gzip']
-    """of the shards (default: none)."""
+    """compression of the shards (default: none)."""
     name: str | None
-    """of the data set (default: OUT's own name)."""
+    """name of the data set (default: the name of OUT)."""
     description: str | None
-    """what the data set is, in a sentence or two, for dataset_info.json and croissant.json."""
+    """description of the data set in a sentence or two, for dataset_info.json and croissant.json."""
     license: str | None
-    """its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files."""
+    """licence: an SPDX identifier (CC-BY-4.0), a URL or a name; for the same files."""
     citation: str | None
-    """how to cite it, BibTeX if you can; for the same files."""
+    """how to cite the data set, preferably as BibTeX; for the same files."""
     url: str | None
-    """its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json."""
+    """web page of the data set; with it, --description, --license and --creator, the build writes croissant.json."""
     creator: str | None
-    """who made it, for croissant.json."""
+    """author of the data set, for croissant.json."""
     transform: Any
-    """what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], a preprocessing_fn of tf.Transform."""
+    """compute features: transform.yaml maps features to steps; transform.py[:FUNCTION] has a preprocessing_fn of tf.Transform."""
     fit_on: str | None
-    """the split whose records it is fitted on (default: train)."""
+    """split from which the constants of the transform are computed (default: train)."""
     keep_raw: bool
-    """keep the features as they were, too, as raw/NAME."""
+    """also store the input features, as raw/NAME."""
     transform_from: str | os.PathLike[str] | None
-    """take the transform (a program) of that data set as it is."""
+    """apply the transform of that data set unchanged; it is a program, so use only trusted data sets."""
     labels: str | os.PathLike[str] | None
-    """a CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such files, as with one per split."""
+    """CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such files, such as one per split."""
     labels_path_column: str | None
-    """the column of paths (default: file_name, filename, path, image, ...)."""
+    """column with the paths of the images (default: file_name, filename, path, image, ...)."""
     pair: str | None
-    """images,masks: folders of which each file goes with the one of the same name, into one record; the second feature is called as its folder. images,masks/*_mask pairs a.jpg with a_mask.png."""
+    """two folders, as in images,masks; files with the same name become one record, and the second feature has the name of its folder. images,masks/*_mask pairs a.jpg with a_mask.png."""
     boxes: str | os.PathLike[str] | None
-    """annotations of objects: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder of such files, of Pascal VOC's or CVAT's .xml, of LabelMe's .json or of YOLO's .txt; records are those of the Object Detection API."""
+    """bounding boxes: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder of such files or of .xml (Pascal VOC, CVAT), .json (LabelMe) or .txt (YOLO); features are named as in the Object Detection API."""
     box_unit: Literal['auto', 'pixels', 'shares']
-    """the unit of boxes: pixels, shares of the width and height, or that of the format; of a table it is detected (default: auto)."""
+    """unit of boxes: pixels, or shares of the width and height; auto is the unit of the format, and is detected for tables (default: auto)."""
     label_offset: int
-    """the number of the first class of objects; with 1, 0 is the background (default: 0)."""
+    """number of the first class of objects; with 1, the number 0 is the background (default: 0)."""
     missing: Literal['reject', 'ignore']
-    """what becomes of rows without a file and files without a row (default: reject)."""
+    """what to do with rows without a file and files without a row (default: reject)."""
     check: Literal['structure', 'decode']
-    """how images are checked: the container is complete, or every pixel decodes (default: structure)."""
+    """check of images: structure checks that a file is complete, decode also decodes every pixel (default: structure)."""
     max_pixels: int
     """reject images with more pixels, before decoding them (default: 178956970)."""
     resize: str | tuple[int, int] | None
-    """images and webdataset: write images of this size, upright, with masks and boxes to match."""
+    """images and webdataset: resize images, their masks and boxes to this size, and turn images upright."""
     resize_mode: Literal['stretch', 'crop', 'pad']
-    """images and webdataset: how: stretch; crop the middle; pad with black (default: stretch)."""
+    """images and webdataset: how to resize: stretch, crop to the middle, or pad with black (default: stretch)."""
     reencode: str | None
-    """images and webdataset: write images as jpeg:QUALITY, webp:QUALITY or png, upright, without metadata (default: no, or the format they have if they are resized)."""
+    """images and webdataset: encode images again as jpeg:QUALITY, webp:QUALITY or png, upright and without metadata (default: only resized images, in their own format)."""
     class_from: Literal['auto', 'folders', 'none']
-    """what names the class (default: auto)."""
+    """what determines the class (default: auto)."""
     label_regex: str | None
-    """takes the class from a file's path, by its first group, or one called label: 'class_(\\d+)_'."""
+    """regular expression for the path of a file; its first group, or the group named label, is the class: 'class_(\\d+)_'."""
     unlabelled: Literal['leave', 'keep']
-    """files beside class folders: leave them out, or keep them unlabelled (default: leave)."""
+    """files outside class folders: leave them out, or keep them without a label (default: leave)."""
     delimiter: str | None | None
-    """one character, or 'tab' (default: detected)."""
+    """character between fields, or 'tab' (default: detected)."""
     quote: str | None
-    """one character, or 'none' (default: detected)."""
+    """character around quoted fields, or 'none' (default: detected)."""
     doubled_quote: bool
-    """False: two quotes inside quotes end the field, instead of standing for one."""
+    """False: two quotes in a quoted field end it; by default they mean one quote."""
     lenient_quotes: bool
-    """a field that goes on after its closing quote ("Foo" bar) is read without quotes, not rejected."""
+    """read a field that continues after its closing quote ("Foo" bar) without its quotes, instead of rejecting it."""
     escape: str | None | None
-    """a character that makes the next one literal."""
+    """character that makes the next one literal."""
     null_tokens: str | Sequence[str]
-    """how a missing value is written; repeatable (default: empty and NA)."""
+    """text that means a missing value; repeatable (default: empty and NA)."""
     header: bool | None
-    """the first row names the columns, or is data; those are then column_1, ... or as --names says (default: detected, or refused)."""
+    """the first row names the columns, or is data; without a header, columns are named column_1, ... or by --names (default: detected; if it is unclear, the build stops)."""
     names: str | Sequence[str] | None
-    """the columns' names, in place of the header's."""
+    """names of the columns, instead of those in the header."""
     comment: str | None | None
-    """lines that start with it are skipped."""
+    """skip lines that start with this character."""
     skip_lines: int
-    """lines to skip at the start of each file (default: 0)."""
+    """number of lines to skip at the start of each file (default: 0)."""
     trim: bool
     """drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter."""
     columns: str | Sequence[str] | None
-    """only these columns, members of JSON objects, or arrays."""
+    """read only these columns, members of JSON objects, or arrays."""
     parse: str | Sequence[str]
-    """texts spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64") (default: none)."""
+    """how the values of a column are written: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64") (default: none)."""
     file_columns: str | Sequence[str]
-    """the column names files beside the table, whose content records get: as image, mask, npy, bytes or text; repeatable (default: image)."""
+    """column with the paths of files next to the table; their contents become features, as image, mask, npy, bytes or text; repeatable (default: image)."""
     encoding: str
-    """any that Python knows (default: utf-8)."""
+    """encoding of the text; any that Python knows (default: utf-8)."""
     mode: Literal['auto', 'lines', 'documents']
-    """a record is a line, or a file (default: detected)."""
+    """whether a record is a line or a file (default: detected)."""
     blank_lines: bool
-    """False: lines of nothing but white space are no records."""
+    """False: do not make records of lines that have only white space."""
     max_line_bytes: str | int
-    """a longer line, row or text document is rejected: it bounds what an unclosed quote can swallow (default: 16MiB)."""
+    """reject longer lines, rows and text documents; this limits the damage of an unclosed quote (default: 16MiB)."""
     record_path: str | None
-    """the member of a JSON document whose array has the records, as `data` or `result.records`."""
+    """member of a JSON document that contains the array of records, such as `data` or `result.records`."""
     stats: bool
-    """False: do not count what the values are like (statistics.pb)."""
+    """False: do not compute statistics of the values (statistics.pb)."""
     expect: Mapping[str, Any] | str | os.PathLike[str] | None
-    """rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed."""
+    """rules (.yaml) for the statistics of the records; if one is broken, nothing is committed."""
     memory: str | int
-    """what may be held at once, beside the interpreter (default: 2GiB)."""
+    """memory for data, in addition to the interpreter (default: 2GiB)."""
     threads: int | None
     """number of threads (default: all cores)."""
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
     runner: str | None
-    """the Apache Beam runner; flags that recordmill does not know are handed to it (default: FnApiRunner, in this process)."""
+    """runner of Apache Beam; flags that recordmill does not know are passed to Beam (default: FnApiRunner, in this process)."""
     beam_args: Sequence[str]
-    """flags for Beam's runner; on the command line they are given as they are."""
+    """flags for Beam; on the command line, write them directly."""
     preflight: bool
-    """False: with a --runner: don't look first what its workers see, and which versions they have."""
+    """False: with a --runner: do not check first what its workers can see and which versions they have."""
 
 
 class ReadKeywords(TypedDict, total=False):
     """The options of `read`."""
 
     to: Literal['parquet', 'npy', 'npz', 'arrow', 'jsonl', 'csv', 'files']
-    """the format (default: parquet)."""
+    """output format (default: parquet)."""
     overwrite: bool
-    """replace the result that OUT holds."""
+    """replace the result in OUT."""
     file_size: str | int
-    """shards' bytes per Parquet or Arrow file (default: 512MiB)."""
+    """bytes of shards that become one Parquet or Arrow file (default: 512MiB)."""
     row_group_rows: int | None
-    """rows of a Parquet row group (default: as many as --row-group-size holds)."""
+    """rows per Parquet row group (default: as many as fit into --row-group-size)."""
     row_group_size: str | int
-    """a row group's Arrow memory, at most 64MiB (default: 64MiB)."""
+    """size of a row group in Arrow memory, at most 64MiB (default: 64MiB)."""
     compression: str
-    """of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9 (default: zstd)."""
+    """compression of Parquet: zstd (level 1), gzip, snappy or none; with a level as in zstd:9 (default: zstd)."""
     file_feature: str | None
-    """of --to files: the bytes or text that become the files."""
+    """with --to files: feature of bytes or text that becomes the files."""
     name_feature: str | None
-    """of --to files: the text or whole number that names them ('' for the record's number)."""
+    """with --to files: feature of text or whole numbers that names the files ('' for the record's number)."""
     columns: str | Sequence[str] | None
     """only these features, in this order; the others are skipped, not parsed."""
     split: str | None
     """only this split."""
     limit: int | None
-    """the first N records of each split (of those left by --where and --sample)."""
+    """only the first N records of each split, after --where and --sample."""
     where: str | pc.Expression | None
-    """only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression."""
+    """only records that meet this SQL condition, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression."""
     sample: float | None
-    """a random share of the records, from 0 to 1; the same for the same --seed."""
+    """random share of the records, from 0 to 1; the same --seed selects the same records."""
     seed: int
-    """of --sample (default: 0)."""
+    """seed of --sample (default: 0)."""
     decode_images: bool | str | Sequence[str] | None
-    """encoded images to uint8 [height, width, channels]; without names all features that hold them."""
+    """decode images to uint8 [height, width, channels]; without names, all features that contain images."""
     resize: str | tuple[int, int] | None
-    """bring the images to one size (bilinear, antialiased)."""
+    """resize the decoded images to one size (bilinear, antialiased)."""
     channels: int | None
-    """1 gray, 3 RGB or 4 RGBA (default: 3)."""
+    """channels of decoded images: 1 (gray), 3 (RGB) or 4 (RGBA) (default: 3)."""
     decode_tensor: str | Sequence[str] | None
-    """bytes of tf.io.serialize_tensor to a tensor."""
+    """decode bytes of tf.io.serialize_tensor to a tensor."""
     decode_raw: str | Sequence[str] | None
-    """bytes that are an array's memory to that array."""
+    """decode bytes that are the memory of an array."""
     reshape: str | Sequence[str] | None
-    """the same values in another shape; -1: what follows, or varies."""
+    """give the values another shape; -1 is computed from the others, or varies."""
     pad: str | Sequence[str] | None
-    """a list to a fixed length; a longer one is a bad record."""
+    """pad a list to a fixed length; a record with a longer list is a reject."""
     pad_or_cut: str | Sequence[str] | None
-    """the same, but a longer one loses its end."""
+    """the same as --pad, but cut longer lists."""
     ragged: str | Sequence[str] | None
-    """a list of variable length, also if all records hold equally many."""
+    """keep lists of variable length, even if all have the same length."""
     class_names: bool
-    """names of classes in place of their numbers."""
+    """write names of classes instead of their numbers."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred."""
+    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
     max_rejects: str | int
-    """how many records may be unusable; they are listed in OUT/rejects (default: 0)."""
+    """largest number or share of unusable records; they are listed in OUT/rejects (default: 0)."""
     memory: str | int
-    """what may be held at once, beside the interpreter (default: 2GiB)."""
+    """memory for data, in addition to the interpreter (default: 2GiB)."""
     threads: int | None
     """number of threads (default: all cores)."""
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
     runner: str | None
-    """the Apache Beam runner; flags that recordmill does not know are handed to it (default: threads of this process, without Beam)."""
+    """runner of Apache Beam; flags that recordmill does not know are passed to Beam (default: threads of this process, without Beam)."""
     beam_args: Sequence[str]
-    """flags for Beam's runner; on the command line they are given as they are."""
+    """flags for Beam; on the command line, write them directly."""
     preflight: bool
-    """False: with a --runner: don't look first what its workers see, and which versions they have."""
+    """False: with a --runner: do not check first what its workers can see and which versions they have."""
 
 
 class InspectKeywords(TypedDict, total=False):
@@ -243,11 +243,11 @@ class InspectKeywords(TypedDict, total=False):
     split: str | None
     """only this split."""
     infer_from: str | int | None
-    """look at N records only, the first ones of each file, or at N whole files (default: all)."""
+    """infer from only N records, the first ones of each file, or from N files (default: all)."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred."""
+    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
     max_rejects: str | int
-    """how many records may be damaged; they are counted and left out (default: 0)."""
+    """largest number or share of damaged records; they are counted and left out (default: 0)."""
     threads: int | None
     """number of threads (default: all cores)."""
     storage_requests: int | None
@@ -262,13 +262,13 @@ class StatsKeywords(TypedDict, total=False):
     columns: str | Sequence[str] | None
     """only these features, in this order; the others are skipped, not parsed."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred."""
+    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
     recount: bool
-    """read the records, also where the build has counted them."""
+    """read the records even if the build has computed their statistics."""
     max_rejects: str | int
-    """how many records of raw data may be unusable (default: 0)."""
+    """largest number or share of unusable records of raw data (default: 0)."""
     out: str | os.PathLike[str] | None
-    """a file for them, as TensorFlow Data Validation reads it."""
+    """file for the statistics, in the format of TensorFlow Data Validation."""
     overwrite: bool
     """replace FILE."""
     threads: int | None
@@ -281,11 +281,11 @@ class CheckKeywords(TypedDict, total=False):
     """The options of `check`."""
 
     against: Any
-    """another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; without, its splits are compared, and records that stand there twice looked for."""
+    """another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); repeatable; without it, the splits of OUT are compared, and duplicate records are searched."""
     recount: bool
-    """read the records of data sets that were built without statistics, too."""
+    """read the records of data sets that have no statistics."""
     memory: str | int
-    """what digests of records may take; more lie in files (default: 2GiB)."""
+    """memory for digests of records; the rest is in temporary files (default: 2GiB)."""
     threads: int | None
     """number of threads (default: all cores)."""
     storage_requests: int | None
@@ -300,9 +300,9 @@ class ReportKeywords(TypedDict, total=False):
     columns: str | Sequence[str] | None
     """only these features, in this order; the others are skipped, not parsed."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred."""
+    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
     out: str | os.PathLike[str] | None
-    """the HTML file (default: report.html)."""
+    """HTML file to write (default: report.html)."""
     overwrite: bool
     """replace FILE."""
     threads: int | None
@@ -315,7 +315,7 @@ class VerifyKeywords(TypedDict, total=False):
     """The options of `verify`."""
 
     mend: bool
-    """write the files that follow from the manifest anew where they differ from it."""
+    """write the files that are derived from the manifest again if they differ from it."""
     threads: int | None
     """number of threads (default: all cores)."""
     storage_requests: int | None
@@ -326,13 +326,13 @@ class DoctorKeywords(TypedDict, total=False):
     """The options of `doctor`."""
 
     runner: str | None
-    """the Apache Beam runner; flags that recordmill does not know are handed to it."""
+    """runner of Apache Beam; flags that recordmill does not know are passed to Beam."""
     beam_args: Sequence[str]
-    """flags for Beam's runner; on the command line they are given as they are."""
+    """flags for Beam; on the command line, write them directly."""
     out: str | None
-    """the folder of a data set to be."""
+    """folder of the data set that will be built."""
     overwrite: bool
-    """OUT may hold a data set."""
+    """OUT may already contain a data set."""
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
 
@@ -348,7 +348,7 @@ class CleanKeywords(TypedDict, total=False):
     """The options of `clean`."""
 
     remove: bool
-    """remove what is listed."""
+    """remove the listed files."""
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
 
@@ -361,28 +361,28 @@ class OpenKeywords(TypedDict, total=False):
     columns: str | Sequence[str] | None
     """only these features, in this order; the others are skipped, not parsed."""
     schema: Schema | str | os.PathLike[str] | None
-    """a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred."""
+    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
     threads: int | None
     """number of threads (default: all cores)."""
     infer_from: str | int | None
-    """look at N records only, the first ones of each file, or at N whole files (default: all)."""
+    """infer from only N records, the first ones of each file, or from N files (default: all)."""
     where: str | pc.Expression | None
-    """only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression."""
+    """only records that meet this SQL condition, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression."""
     cache: str | os.PathLike[str] | None
-    """a folder of this machine in which blocks that are read from a store are kept; processes may share it."""
+    """local folder that caches blocks read from a store; several processes may share it."""
     cache_bytes: str | int
-    """at most so much of them (default: 10GiB)."""
+    """largest size of the cache (default: 10GiB)."""
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
     decode_raw: str | Sequence[str] | None
-    """bytes that are an array's memory to that array."""
+    """decode bytes that are the memory of an array."""
     reshape: str | Sequence[str] | None
-    """the same values in another shape; -1: what follows, or varies."""
+    """give the values another shape; -1 is computed from the others, or varies."""
     pad: str | Sequence[str] | None
-    """a list to a fixed length; a longer one is a bad record."""
+    """pad a list to a fixed length; a record with a longer list is a reject."""
     ragged: str | Sequence[str] | None
-    """a list of variable length, also if all records hold equally many."""
+    """keep lists of variable length, even if all have the same length."""
     decode_images: Any
-    """the size and form of decoded images: (H, W), True, or `Images(...)`."""
+    """how to decode images: (height, width), True, or `Images(...)`."""
     class_names: bool
-    """names of classes in place of their numbers."""
+    """write names of classes instead of their numbers."""

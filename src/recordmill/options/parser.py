@@ -46,7 +46,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
     help_group = parser.add_argument_group("help")
     examples, epilog_all = command.examples, command.full_help()
     more_hint = (
-        f"\n{len(hidden_actions)} more options: recordmill {name} --help-all\n"
+        f"\n{len(hidden_actions)} more option{'s' * (len(hidden_actions) != 1)}: recordmill {name} --help-all\n"
         if hidden_actions or epilog_all
         else ""
     )
@@ -59,7 +59,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         help="show this help",
     )
     help_group.add_argument(
-        "--help-all", action=_Help, hidden=(), epilog=examples + epilog_all, help="say all options"
+        "--help-all", action=_Help, hidden=(), epilog=examples + epilog_all, help="show all options"
     )
 
 

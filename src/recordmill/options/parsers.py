@@ -43,5 +43,5 @@ def parse_threads(value: int, name: str) -> int:
     """Returns a number of threads. 0 means one per core."""
     count = to_whole_number(value, name)
     if count < 0:
-        raise UsageError("{threads}: 0 (one per core) or more", threads=option(name, value))
+        raise UsageError("{threads}: must be 0 (one per core) or more", threads=option(name, value))
     return count

@@ -32,7 +32,7 @@ class ReadOutput(Options, heading="the output", decides=True):
     """Options of the output."""
 
     out: str | None = declare(
-        "the folder for the result (needed unless --dry-run)",
+        "folder for the result (required unless --dry-run)",
         default=None,
         decides=False,
         common=True,
@@ -41,48 +41,48 @@ class ReadOutput(Options, heading="the output", decides=True):
         short="-o",
     )
     dry_run: bool = declare(
-        "say rows, columns, disk and memory; write nothing",
+        "show rows, columns, disk space and memory, and write nothing",
         default=False,
         decides=False,
         common=True,
         shell_only=True,
     )
     to: Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"] = declare(
-        "the format", default="parquet", common=True
+        "output format", default="parquet", common=True
     )
-    overwrite: bool = again(Shared, heading="the output", help="replace the result that OUT holds")
+    overwrite: bool = again(Shared, heading="the output", help="replace the result in OUT")
     file_size: int = declare(
-        "shards' bytes per Parquet or Arrow file",
+        "bytes of shards that become one Parquet or Arrow file",
         default="512MiB",
         parse=parse_size,
         metavar="SIZE",
     )
     row_group_rows: int | None = declare(
-        "rows of a Parquet row group",
+        "rows per Parquet row group",
         default=None,
-        default_text="as many as --row-group-size holds",
+        default_text="as many as fit into --row-group-size",
         outputs=("parquet",),
     )
     row_group_size: str | int = declare(
-        "a row group's Arrow memory, at most 64MiB",
+        "size of a row group in Arrow memory, at most 64MiB",
         default="64MiB",
         outputs=("parquet",),
         metavar="SIZE",
     )
     compression: str = declare(
-        "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9",
+        "compression of Parquet: zstd (level 1), gzip, snappy or none; with a level as in zstd:9",
         default="zstd",
         outputs=("parquet",),
         metavar="CODEC[:LEVEL]",
     )
     file_feature: str | None = declare(
-        "of --to files: the bytes or text that become the files",
+        "with --to files: feature of bytes or text that becomes the files",
         default=None,
         outputs=("files",),
         metavar="NAME",
     )
     name_feature: str | None = declare(
-        "of --to files: the text or whole number that names them ('' for the record's number)",
+        "with --to files: feature of text or whole numbers that names the files ('' for the record's number)",
         default=None,
         outputs=("files",),
         metavar="NAME",
@@ -95,46 +95,49 @@ class ReadSelection(Options, heading="which records", decides=True):
     columns: str | Sequence[str] | None = again(Shared, heading="which records")
     split: str | None = again(Shared, heading="which records")
     limit: int | None = declare(
-        "the first N records of each split (of those left by --where and --sample)",
+        "only the first N records of each split, after --where and --sample",
         default=None,
         parse=parse_whole,
         common=True,
     )
     where: str | pc.Expression | None = again(Shared)
     sample: float | None = declare(
-        "a random share of the records, from 0 to 1; the same for the same --seed",
+        "random share of the records, from 0 to 1; the same --seed selects the same records",
         default=None,
         metavar="P",
         common=True,
     )
-    seed: int = declare("of --sample", default=0, parse=parse_whole, needs=(("sample", None),))
+    seed: int = declare("seed of --sample", default=0, parse=parse_whole, needs=(("sample", None),))
 
 
 class ReadConversions(
     Options,
-    heading="conversions (each may be given for several features; done in this order)",
+    heading="conversions (applied in this order; each may be used for several features)",
     decides=True,
 ):
     """Options of conversions."""
 
     decode_images: bool | str | Sequence[str] | None = declare(
-        "encoded images to uint8 [height, width, channels]; without names all features that hold them",
+        "decode images to uint8 [height, width, channels]; without names, all features that contain images",
         default=None,
         metavar="A,B,...",
         common=True,
     )
     resize: str | tuple[int, int] | None = declare(
-        "bring the images to one size (bilinear, antialiased)",
+        "resize the decoded images to one size (bilinear, antialiased)",
         default=None,
         metavar="HxW",
         common=True,
         needs=(("decode_images", None),),
     )
     channels: int | None = declare(
-        "1 gray, 3 RGB or 4 RGBA", default=None, default_text="3", needs=(("decode_images", None),)
+        "channels of decoded images: 1 (gray), 3 (RGB) or 4 (RGBA)",
+        default=None,
+        default_text="3",
+        needs=(("decode_images", None),),
     )
     decode_tensor: str | Sequence[str] | None = declare(
-        "bytes of tf.io.serialize_tensor to a tensor",
+        "decode bytes of tf.io.serialize_tensor to a tensor",
         default=None,
         repeated=True,
         metavar="FEATURE[=DTYPE[SHAPE]]",
@@ -144,7 +147,7 @@ class ReadConversions(
     reshape: str | Sequence[str] | None = again(Shared)
     pad: str | Sequence[str] | None = again(Shared)
     pad_or_cut: str | Sequence[str] | None = declare(
-        "the same, but a longer one loses its end",
+        "the same as --pad, but cut longer lists",
         default=None,
         repeated=True,
         metavar="FEATURE=LENGTH:VALUE",
@@ -153,11 +156,13 @@ class ReadConversions(
     class_names: bool = again(Shared)
 
 
-class ReadSchemas(Options, heading="what the records hold"):
+class ReadSchemas(Options, heading="contents of the records"):
     """Options of the contents of records."""
 
-    schema: Schema | str | os.PathLike[str] | None = again(Shared, heading="what the records hold")
-    max_rejects: str | int = again(Shared, heading="what the records hold")
+    schema: Schema | str | os.PathLike[str] | None = again(
+        Shared, heading="contents of the records"
+    )
+    max_rejects: str | int = again(Shared, heading="contents of the records")
 
 
 class ReadRunOptions(Options, heading=RUN_HEADING):
@@ -172,7 +177,7 @@ class ReadRunOptions(Options, heading=RUN_HEADING):
     beam_args: Sequence[str] = again(Shared, needs=(("runner", None),))
     preflight: bool = again(Shared)
     quiet: bool = again(Shared)
-    json: bool = again(Shared, heading="the run", help="print a machine-readable result on stdout")
+    json: bool = again(Shared, heading="the run", help="print the result as JSON to stdout")
 
 
 class OpenOptions(Options):
@@ -192,9 +197,9 @@ class OpenOptions(Options):
     pad: str | Sequence[str] | None = again(Shared)
     ragged: str | Sequence[str] | None = again(Shared)
     decode_images: Any = declare(
-        "the size and form of decoded images: (H, W), True, or `Images(...)`",
+        "how to decode images: (height, width), True, or `Images(...)`",
         default=None,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
     )
     class_names: bool = again(Shared)
@@ -204,7 +209,7 @@ class HeadOptions(Options, heading=LOOK_HEADING, common=True):
     """The options of `recordmill head`."""
 
     n: int | None = declare(
-        "how many records", default=None, default_text="5; 1 with --at", flag="-n", shell_only=True
+        "number of records", default=None, default_text="5; 1 with --at", flag="-n", shell_only=True
     )
     at: int | None = declare(
         "begin with record I; negative numbers count from the end",
@@ -226,10 +231,12 @@ class InspectOptions(Options, heading=REPORT_HEADING, common=True):
     max_rejects: str | int = again(
         Shared,
         heading=LOOK_HEADING,
-        help="how many records may be damaged; they are counted and left out",
+        help="largest number or share of damaged records; they are counted and left out",
     )
     emit: Literal["schema", "parse-spec", "reader"] | None = declare(
-        "print this, to go on with, instead of the report", default=None, shell_only=True
+        "print a schema, a parse spec or a reader program instead of the report",
+        default=None,
+        shell_only=True,
     )
     json: bool = again(Shared)
     threads: int | None = again(Shared)
@@ -245,16 +252,16 @@ class StatsOptions(Options, heading=REPORT_HEADING, common=True):
     schema: Schema | str | os.PathLike[str] | None = again(Shared)
     recount: bool = again(Shared)
     max_rejects: str | int = again(
-        Shared, heading=LOOK_HEADING, help="how many records of raw data may be unusable"
+        Shared, heading=LOOK_HEADING, help="largest number or share of unusable records of raw data"
     )
     out: str | os.PathLike[str] | None = declare(
-        "a file for them, as TensorFlow Data Validation reads it",
+        "file for the statistics, in the format of TensorFlow Data Validation",
         default=None,
         metavar="FILE",
         short="-o",
     )
     overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
-    json: bool = again(Shared, help="print them as JSON")
+    json: bool = again(Shared, help="print the statistics as JSON")
     threads: int | None = again(Shared)
     storage_requests: int | None = again(Shared)
     quiet: bool = again(Shared)
@@ -264,21 +271,23 @@ class CheckOptions(Options, heading="the check", common=True):
     """The options of `recordmill check`."""
 
     against: Any = declare(
-        "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; without, its splits are compared, and records that stand there twice looked for",
+        "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); repeatable; without it, the splits of OUT are compared, and duplicate records are searched",
         default=(),
         repeated=True,
         metavar="OTHER",
     )
-    recount: bool = declare(
-        "read the records of data sets that were built without statistics, too", default=False
-    )
+    recount: bool = declare("read the records of data sets that have no statistics", default=False)
     memory: int = again(
-        Shared, heading="the check", help="what digests of records may take; more lie in files"
+        Shared,
+        heading="the check",
+        help="memory for digests of records; the rest is in temporary files",
     )
     threads: int | None = again(Shared)
     storage_requests: int | None = again(Shared)
     quiet: bool = again(
-        Shared, heading=REPORT_HEADING, help="no progress and no summary, only what is wrong"
+        Shared,
+        heading=REPORT_HEADING,
+        help="print only what is wrong, without progress and summary",
     )
     json: bool = again(Shared, help="print what is wrong as JSON")
 
@@ -290,7 +299,7 @@ class ReportOptions(Options, heading=REPORT_HEADING, common=True):
     columns: str | Sequence[str] | None = again(Shared)
     schema: Schema | str | os.PathLike[str] | None = again(Shared)
     out: str | os.PathLike[str] | None = declare(
-        "the HTML file", default=None, default_text="report.html", metavar="FILE", short="-o"
+        "HTML file to write", default=None, default_text="report.html", metavar="FILE", short="-o"
     )
     overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
     threads: int | None = again(Shared)
@@ -305,21 +314,22 @@ class BenchOptions(Options, heading="the batches", common=True, shell_only=True)
     columns: str | Sequence[str] | None = again(Shared)
     where: str | pc.Expression | None = again(Shared, heading=LOOK_HEADING)
     schema: Schema | str | os.PathLike[str] | None = again(Shared)
-    batch_size: int = declare("records of a batch", default=256)
+    batch_size: int = declare("records per batch", default=256)
     shuffle: Literal["none", "window", "global"] = declare(
-        "forwards, mixed among what is read together, or every record anywhere", default="window"
+        "order of the records: that of the files (none), mixed within a window, or a random permutation (global)",
+        default="window",
     )
     consumer: Literal["numpy", "tf", "torch"] = declare(
-        "what they are: of `batches`, `to_tf` or `to_torch`", default="numpy", flag="--as"
+        "what to measure: batches of `batches`, `to_tf` or `to_torch`", default="numpy", flag="--as"
     )
     image_size: str | None = declare(
-        "decode images at this size in pixels, as `open(..., decode_images=(H, W))`",
+        "decode images to this size in pixels, as `open(..., decode_images=(H, W))` does",
         default=None,
         metavar="HxW",
     )
-    memory_bytes: str = declare("what may be read ahead", default="512MiB", metavar="SIZE")
+    memory_bytes: str = declare("memory for reading ahead", default="512MiB", metavar="SIZE")
     seconds: float = declare(
-        "how long to take batches; an epoch at the most",
+        "how many seconds to measure; at most one epoch",
         default=5.0,
         heading=RUN_HEADING,
         metavar="S",
@@ -335,26 +345,30 @@ class VerifyOptions(Options, heading="the check", common=True):
     """The options of `recordmill verify`."""
 
     mend: bool = declare(
-        "write the files that follow from the manifest anew where they differ from it",
+        "write the files that are derived from the manifest again if they differ from it",
         default=False,
     )
     threads: int | None = again(Shared)
     storage_requests: int | None = again(Shared)
     quiet: bool = again(
-        Shared, heading=REPORT_HEADING, help="no progress and no summary, only what is wrong"
+        Shared,
+        heading=REPORT_HEADING,
+        help="print only what is wrong, without progress and summary",
     )
     json: bool = again(Shared, help="print the findings as JSON")
 
 
-class DoctorOptions(Options, heading="what is looked at", common=True):
+class DoctorOptions(Options, heading="what to check", common=True):
     """The options of `recordmill doctor`."""
 
-    runner: str | None = again(Shared, heading="what is looked at", common=True)
+    runner: str | None = again(Shared, heading="what to check", common=True)
     beam_args: Sequence[str] = again(Shared)
     out: str | None = declare(
-        "the folder of a data set to be", default=None, metavar="OUT", short="-o"
+        "folder of the data set that will be built", default=None, metavar="OUT", short="-o"
     )
-    overwrite: bool = again(Shared, heading="what is looked at", help="OUT may hold a data set")
+    overwrite: bool = again(
+        Shared, heading="what to check", help="OUT may already contain a data set"
+    )
     storage_requests: int | None = again(Shared)
     json: bool = again(Shared)
 
@@ -366,9 +380,9 @@ class StatusOptions(Options):
     json: bool = again(Shared)
 
 
-class CleanOptions(Options, heading="the work", common=True):
+class CleanOptions(Options, heading="the clean-up", common=True):
     """The options of `recordmill clean`."""
 
-    remove: bool = declare("remove what is listed", default=False)
-    storage_requests: int | None = again(Shared, heading="the work")
-    json: bool = again(Shared, heading="the work")
+    remove: bool = declare("remove the listed files", default=False)
+    storage_requests: int | None = again(Shared, heading="the clean-up")
+    json: bool = again(Shared, heading="the clean-up")

@@ -37,7 +37,7 @@ class Shared(Options):
         metavar="A,B,...",
     )
     schema: Schema | str | os.PathLike[str] | None = declare(
-        "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
+        "schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred",
         default=None,
         heading=LOOK_HEADING,
         common=True,
@@ -45,14 +45,14 @@ class Shared(Options):
         metavar="FILE",
     )
     max_rejects: str | int = declare(
-        "how many records may be unusable; they are listed in OUT/rejects",
+        "largest number or share of unusable records; they are listed in OUT/rejects",
         default=0,
         metavar="N|P%",
         common=True,
     )
-    overwrite: bool = declare("replace what OUT holds", default=False, common=True)
+    overwrite: bool = declare("replace the contents of OUT", default=False, common=True)
     memory: int = declare(
-        "what may be held at once, beside the interpreter",
+        "memory for data, in addition to the interpreter",
         default=format_size_option(DEFAULT_MEMORY_BYTES),
         parse=parse_size,
         heading=RUN_HEADING,
@@ -74,36 +74,40 @@ class Shared(Options):
         heading=RUN_HEADING,
     )
     runner: str | None = declare(
-        "the Apache Beam runner; flags that recordmill does not know are handed to it",
+        "runner of Apache Beam; flags that recordmill does not know are passed to Beam",
         default=None,
         heading=RUN_HEADING,
         metavar="RUNNER",
     )
     beam_args: Sequence[str] = declare(
-        "flags for Beam's runner; on the command line they are given as they are",
+        "flags for Beam; on the command line, write them directly",
         default=(),
         heading=RUN_HEADING,
         repeated=True,
         keyword_only=True,
     )
     preflight: bool = declare(
-        "with a --runner: don't look first what its workers see, and which versions they have",
+        "with a --runner: do not check first what its workers can see and which versions they have",
         default=True,
         heading=RUN_HEADING,
         engine_only=True,
     )
     quiet: bool = declare(
-        "no progress and no summary",
+        "print no progress and no summary",
         default=False,
         heading=RUN_HEADING,
         common=True,
         shell_only=True,
     )
     json: bool = declare(
-        "print it as JSON", default=False, heading=REPORT_HEADING, common=True, shell_only=True
+        "print the result as JSON",
+        default=False,
+        heading=REPORT_HEADING,
+        common=True,
+        shell_only=True,
     )
     where: str | pc.Expression | None = declare(
-        "only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression",
+        "only records that meet this SQL condition, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression",
         default=None,
         heading="which records",
         decides=True,
@@ -111,47 +115,47 @@ class Shared(Options):
         common=True,
     )
     decode_raw: str | Sequence[str] | None = declare(
-        "bytes that are an array's memory to that array",
+        "decode bytes that are the memory of an array",
         default=None,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
         repeated=True,
         metavar="FEATURE=DTYPE[SHAPE]",
         common=True,
     )
     pad: str | Sequence[str] | None = declare(
-        "a list to a fixed length; a longer one is a bad record",
+        "pad a list to a fixed length; a record with a longer list is a reject",
         default=None,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
         repeated=True,
         metavar="FEATURE=LENGTH:VALUE",
         common=True,
     )
     ragged: str | Sequence[str] | None = declare(
-        "a list of variable length, also if all records hold equally many",
+        "keep lists of variable length, even if all have the same length",
         default=None,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
         repeated=True,
         metavar="FEATURE,...",
     )
     class_names: bool = declare(
-        "names of classes in place of their numbers",
+        "write names of classes instead of their numbers",
         default=False,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
     )
     reshape: str | Sequence[str] | None = declare(
-        "the same values in another shape; -1: what follows, or varies",
+        "give the values another shape; -1 is computed from the others, or varies",
         default=None,
-        heading="conversions (each may be given for several features; done in this order)",
+        heading="conversions (applied in this order; each may be used for several features)",
         decides=True,
         repeated=True,
         metavar="FEATURE=[SHAPE]",
     )
     infer_from: str | int | None = declare(
-        "look at N records only, the first ones of each file, or at N whole files",
+        "infer from only N records, the first ones of each file, or from N files",
         default=None,
         default_text="all",
         heading=LOOK_HEADING,
@@ -160,16 +164,16 @@ class Shared(Options):
         excludes=(("schema", None),),
     )
     cache: str | os.PathLike[str] | None = declare(
-        "a folder of this machine in which blocks that are read from a store are kept; processes may share it",
+        "local folder that caches blocks read from a store; several processes may share it",
         default=None,
         heading="stores",
         metavar="DIR",
     )
     cache_bytes: str | int = declare(
-        "at most so much of them", default="10GiB", heading="stores", metavar="SIZE"
+        "largest size of the cache", default="10GiB", heading="stores", metavar="SIZE"
     )
     recount: bool = declare(
-        "read the records, also where the build has counted them",
+        "read the records even if the build has computed their statistics",
         default=False,
         heading=LOOK_HEADING,
         common=True,

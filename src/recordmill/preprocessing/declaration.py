@@ -141,7 +141,8 @@ def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformSte
             if value.kind in step_kind.value_kinds
         ]
         raise ValueError(
-            f"it takes {' or '.join(kind.value_kinds)}, not {value.describe()}; that takes {', '.join(fitting_steps)}"
+            f"it takes {' or '.join(kind.value_kinds)}, not {value.describe()}; steps "
+            f"for this type are {', '.join(fitting_steps)}"
         )
     try:
         checked_argument = kind.check_argument(argument)
@@ -316,7 +317,7 @@ def _one_hot_value(value: StepValue, depth: int | None) -> StepValue:
         )
     if size is None:
         raise ValueError(
-            "how many classes there are is not known before the data is read; write one_hot: N, or top_k"
+            "the number of classes is not known before the data is read; write one_hot: N, or top_k"
         )
     if size > MAX_ONE_HOT_CLASSES:
         raise ValueError(f"{size} classes are more than {MAX_ONE_HOT_CLASSES}")
@@ -336,7 +337,7 @@ def _vocabulary_value(value: StepValue, argument: Any) -> StepValue:
 
 def _hash_value(value: StepValue, count: int | None) -> StepValue:
     if value.dtype == "float32":
-        raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
+        raise ValueError("it takes text or whole numbers, not float32; bucketize first")
     return _to_index(value, count)
 
 
@@ -461,7 +462,7 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
     copied: list[tuple[str, str]] = []
     for name, steps in declaration.items():
         if not isinstance(name, str):
-            raise UsageError(f"transform: {name!r} is no feature's name; quote it")
+            raise UsageError(f"transform: {name!r} is not a text; quote the name")
         output = _declare_output(name, list(_iter_steps(name, steps)), schema)
         if isinstance(output, DeclaredColumn):
             columns.append(output)
@@ -503,8 +504,8 @@ def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
             yield from _iter_steps(name, item)
     else:
         raise UsageError(
-            f"transform: feature {name!r}: {steps!r} is no step; write one, as in `zscore`, or a list of them: "
-            f"{', '.join(TRANSFORM_STEPS)}"
+            f"transform: feature {name!r}: {steps!r} is not a step; write one, as in "
+            f"`zscore`, or a list of them: {', '.join(TRANSFORM_STEPS)}"
         )
 
 
@@ -535,7 +536,7 @@ def _declare_output(
         if step_name in ("from", "rename"):
             if not isinstance(argument, str) or not argument:
                 raise UsageError(
-                    f"transform: feature {name!r}, step {step_name!r}: {argument!r} is no name"
+                    f"transform: feature {name!r}, step {step_name!r}: {argument!r} is not a name"
                 )
             source, output = (argument, output) if step_name == "from" else (source, argument)
         elif step_name in ("drop", "keep"):
@@ -552,7 +553,9 @@ def _declare_output(
             )
         )
     if exclusive and (steps or len(exclusive) > 1):
-        raise UsageError(f"transform: feature {name!r}: {exclusive[0]!r} goes with no other step")
+        raise UsageError(
+            f"transform: feature {name!r}: {exclusive[0]!r} can't be combined with other steps"
+        )
     if "drop" in exclusive:
         return None
     return _declare_column(output, schema[source], steps) if steps else (output, source)

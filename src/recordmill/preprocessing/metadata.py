@@ -178,8 +178,8 @@ def make_transformed_schema(
 
 
 _NOTES_BY_RESULT = {
-    NONFINITE_RESULT: "values are NaN or infinite, and nothing is fitted by them",
-    UNLISTED_RESULT: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
+    NONFINITE_RESULT: "values are NaN or infinite, and do not count",
+    UNLISTED_RESULT: "words are empty or contain a line break, so they count as unknown",
 }
 # 1,000 numbers of one result: larger ones are left out of the manifest, where only users read them.
 _BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a vocabulary in memory

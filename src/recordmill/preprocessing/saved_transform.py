@@ -78,7 +78,7 @@ class SavedTransform:
         schema = self.schema.select(name for name in self.schema.names if name in kept_names)
         if not len(schema):
             raise DataError(
-                "the records have no feature that the transform makes anything of",
+                "the records have no feature that the transform uses",
                 source=self.folder,
             )
         remaining_needs = {name: need for name, need in needs.items() if name in outputs}

@@ -43,7 +43,10 @@ def explain_unfit(feature: Feature) -> str | None:
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
     if feature.shape and not feature.required and not feature.ragged_rank:
-        return f"it is {feature.describe()} and may be missing, and a transform takes only whole tensors"
+        return (
+            f"it is {feature.describe()} and may be missing, and a transform takes "
+            "only tensors that are never missing"
+        )
     return None
 
 

@@ -72,8 +72,8 @@ def write_memory_mapped(
     """
     if is_remote(parse_input_path(folder)):
         raise UsageError(
-            f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
-            "recordmill.read(..., to='npy') writes them to a store"
+            f"{os.fspath(folder)}: columns are memory maps of local files: name a "
+            "local folder; recordmill.read(..., to='npy') writes them to a store"
         )
     path = Path(parse_local_path(folder))
     try:

@@ -23,23 +23,23 @@ BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
 _FRAMEWORKS = {"tf": "tensorflow", "torch": "torch"}
 _WAIT_ADVICE = {
     "numpy": Message(
-        "the threads wait for each other or for the processor: try fewer {threads}, "
-        "or larger {batch_size}",
+        "the threads wait for each other or for the processor: use fewer {threads}, "
+        "or a larger {batch_size}",
         threads=option("threads"),
         batch_size=option("batch_size"),
     ),
     "tf": Message(
-        "the threads wait for TensorFlow, which cuts the batches out of what they "
-        "hand over: try larger {batch_size}, leave features out with {columns}, "
-        "above all text; {consumer} shows what the reader gives without it",
+        "the threads wait for TensorFlow, which slices the batches: use a larger "
+        "{batch_size}, or leave out features with {columns}, above all text; "
+        "{consumer} measures the reader without TensorFlow",
         batch_size=option("batch_size"),
         columns=option("columns"),
         consumer=option("consumer", "numpy"),
     ),
     "torch": Message(
-        "the threads wait for whoever takes the batches, one at a time: a DataLoader "
-        "with workers takes them in several processes; {consumer} shows what the "
-        "reader gives without PyTorch",
+        "the threads wait for the program, which takes one batch at a time: use a "
+        "DataLoader with workers, which takes them in several processes; {consumer} "
+        "measures the reader without PyTorch",
         consumer=option("consumer", "numpy"),
     ),
 }
@@ -107,23 +107,24 @@ class BenchResult:
         if self.busy_share < _MIN_BUSY_SHARE and stage != "read":
             return _WAIT_ADVICE[self.consumer]
         threads = (
-            Message("more {threads}", threads=option("threads"))
+            Message("use more {threads}", threads=option("threads"))
             if self.threads < core_count()
-            else "more processors"
+            else "use more cores"
         )
         fewer = (
-            Message("leave features out with {columns}, or give ", columns=option("columns"))
+            Message("leave out features with {columns}, or ", columns=option("columns"))
             if self.features > 1
             else ""
         )
         read = [
             Message(
-                "{shuffle} reads forwards where global reads single records",
+                "{shuffle} reads long ranges, and global reads single records",
                 shuffle=option("shuffle", "window"),
             )
             if self.shuffle == "global"
             else "",
-            "`recordmill build` makes shards that are read in parts of these compressed files, which are inflated whole"
+            "these compressed files are decompressed completely; `recordmill build` "
+            "makes shards of them, which are read in parts"
             if self.has_foreign_compression
             else "",
             Message(
@@ -132,23 +133,24 @@ class BenchResult:
         ]
         advice: dict[str, str] = {
             "read": Message(
-                "reading takes the most: {remedies}",
+                "most time goes into reading: {remedies}",
                 remedies=join_messages("; ", filter(None, read)),
             ),
             "check": Message(
-                "the checksums take the most, and are not to be left out: {threads}, fewer "
-                "bytes a record",
+                "most time goes into checksums, which can't be turned off: "
+                "{threads}, or smaller records",
                 threads=threads,
             ),
             "decode": Message(
-                "decoding takes the most: {fewer}{threads}", fewer=fewer, threads=threads
+                "most time goes into decoding: {fewer}{threads}", fewer=fewer, threads=threads
             ),
             "images": Message(
-                "decoding images takes the most: {threads}, or images that were stored at "
-                "their size",
+                "most time goes into decoding images: {threads}, or store them at "
+                "the size of the training (`recordmill build --resize`)",
                 threads=threads,
             ),
-            "collate": "making arrays takes the most: pad to less, or keep lists ragged; text costs an object each",
+            "collate": "most time goes into making arrays: pad to a smaller length, "
+            "or keep lists ragged; each text is a Python object",
         }
         return advice[stage]
 
@@ -188,7 +190,9 @@ def measure(
     """
     import_framework(consumer)
     if max_seconds <= 0:
-        raise UsageError("{seconds}: more than 0", seconds=option("seconds", f"{max_seconds:g}"))
+        raise UsageError(
+            "{seconds}: must be more than 0", seconds=option("seconds", f"{max_seconds:g}")
+        )
     framed_bytes = sum(file.framed_bytes for file in dataset.files)
     # the sizes are read before the clock starts
     with measure_stages() as clock:

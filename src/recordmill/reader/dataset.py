@@ -141,7 +141,7 @@ def open(
         warnings.warn(str(problem), DataWarning, stacklevel=2)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
-            "{cache_bytes} bounds what {cache} keeps: name its folder",
+            "{cache_bytes} limits the size of the cache: also give its folder with {cache}",
             cache_bytes=option("cache_bytes"),
             cache=option("cache"),
         )
@@ -247,7 +247,8 @@ class Dataset(Trainable[Records]):
         """
         if not isinstance(name, str):
             raise TypeError(
-                "`in` looks for no record, since they have numbers; `name in ds` looks for a feature"
+                "`in` does not search records, because they have numbers; `name in "
+                "ds` looks for a feature"
             )
         return name in self.schema
 

@@ -399,12 +399,12 @@ def _violation(
         f"{format_percent(limit)}; this one as record {original_record} of {original_file}"
     )
     if original_split == split:
-        remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"
+        remedy = f"remove them from the input, or allow a share of them ({check}: {{rule}})"
     else:
         remedy = Message(
-            "take them out of the input, or build with {split_by} a feature that they "
-            "have in common, which keeps them in one split; or allow a share of them "
-            "({check}: {{{rule}}})",
+            "remove them from the input; or build with {split_by} and a feature that "
+            "they have in common, which keeps them in one split; or allow a share of "
+            "them ({check}: {{{rule}}})",
             split_by=option("split_by"),
             check=check,
             rule=rule,

@@ -69,7 +69,8 @@ def mixture(
         is_pair = isinstance(pair, Sequence) and len(pair) == 2
         if not is_pair or not isinstance(pair[0], Dataset):
             raise UsageError(
-                f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
+                "a mixture takes [(data set, weight), ...], each as open() returns "
+                f"it, not {pair!r:.99}"
             )
     proportions = Proportions.from_weights([weight for _, weight in datasets])
     records = MixedRecords(tuple(dataset.records for dataset, _ in datasets), proportions, stop)
@@ -257,7 +258,7 @@ class MixedRecords:
             UsageError: A range was requested. Records of a mixture have no numbers.
         """
         if (start, stop) != (0, None):
-            raise UsageError("a mixture has no records by number")
+            raise UsageError("the records of a mixture can't be read by number")
         arrow = to_arrow(self.schema)
         for dataset in self.datasets:
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
@@ -282,7 +283,8 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
         if set(first.names) != set(other.names) or first.message != other.message:
             differences = sorted({*first.names} ^ {*other.names}) or [first.message, other.message]
             raise UsageError(
-                f"the data sets of a mixture have not all the same features: {', '.join(differences)}"
+                "the data sets of a mixture do not all have the same features: "
+                f"{', '.join(differences)}"
             )
         for feature in first:
             # `required` may differ: the mixture requires a feature only if all data sets do
@@ -317,7 +319,8 @@ def _epoch_records(datasets: Sequence[Records], proportions: Proportions, stop: 
     )
     if not num_cycles:
         raise UsageError(
-            f"the weights repeat after {proportions.cycle_records:,} records, for which the data sets of {sizes} records are "
-            'too small: give rounder weights, or stop="all"'
+            f"the weights repeat after {proportions.cycle_records:,} records, for "
+            f"which the data sets of {sizes} records are too small: use rounder "
+            'weights, or stop="all"'
         )
     return num_cycles * proportions.cycle_records

@@ -91,10 +91,13 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
     for name in names:
         if not isinstance(name, str):
             raise UsageError(
-                f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers"
+                f"{name!r} is not the name of a feature: for record numbers use "
+                "ds.filter([...]) or ds.take([...])"
             )
         if name not in schema:
-            raise UsageError(f"no feature {name!r} is read; {available_names(name, schema.names)}")
+            raise UsageError(
+                f"no feature {name!r} is selected; {available_names(name, schema.names)}"
+            )
 
 
 def missing_not_dropped(name: str) -> UsageError:
@@ -104,8 +107,8 @@ def missing_not_dropped(name: str) -> UsageError:
         name: A feature that may be missing.
     """
     return UsageError(
-        'nulls="drop" has no meaning for data sets that are mixed or zipped: filter each of them, such as '
-        f"ds.filter('\"{name}\" is not null')"
+        'nulls="drop" does not work for data sets that are mixed or zipped: filter '
+        f"each of them, such as ds.filter('\"{name}\" is not null')"
     )
 
 
@@ -134,13 +137,14 @@ def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
     if array.dtype == np.bool_:
         if array.shape != (total,):
             raise UsageError(
-                f"filter: a mask says of each of {total:,} records whether it is kept, not {array.shape}"
+                f"filter: a mask has one bool for each of {total:,} records, not the "
+                f"shape {array.shape}"
             )
         return np.flatnonzero(array)
     numbers = resolve_record_numbers(array, total)
     if len(np.unique(numbers)) < len(numbers):
         raise UsageError(
-            "filter: a record is named twice; ds.take gives records in any order, as often as one likes"
+            "filter: a record is named twice; ds.take returns records in any order, also repeatedly"
         )
     return numbers
 
@@ -324,8 +328,8 @@ def _condition_columns(
         if not decoded_names:
             raise
         raise UsageError(
-            "{error} (a condition sees {decoded_names} as the records have it, before it "
-            "is decoded; by what is in arrays, records are chosen by their numbers: "
+            "{error} (a condition uses {decoded_names} as stored, before it is "
+            "decoded; to select by decoded values, pass record numbers: "
             "ds.filter(numbers))",
             error=error,
             decoded_names=repr(decoded_names[0]),

@@ -307,8 +307,9 @@ class MappedBatches:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a data set after map has no {name!r}: its function takes batches, which batches, to_tf, to_keras and "
-            "to_torch give; what is of records and tables comes before map"
+            f"a data set after map has no {name!r}, because the function takes "
+            "batches, and only batches, to_tf, to_keras and to_torch return them; "
+            f"use {name!r} before map"
         )
 
 

@@ -66,14 +66,16 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
         or not all(isinstance(dataset, Dataset) for dataset in datasets)
     ):
         raise UsageError(
-            f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}"
+            "zip takes a list of two or more data sets, each as open() returns it, "
+            f"not {datasets!r:.99}"
         )
     names: set[str] = set()
     parts = tuple(dataset.records for dataset in datasets)
     for index, part in enumerate(parts):
         if part.filter.is_active:
             raise UsageError(
-                f"zip: records of data set {index} were chosen by where or filter: zip whole data sets"
+                f"zip: records of data set {index} were selected by where or filter: "
+                "zip complete data sets"
             )
         if common := names.intersection(part.schema.names):
             raise UsageError(
@@ -263,7 +265,7 @@ class ZippedRecords:
     @property
     def lenient_view(self) -> ZippedRecords:
         """Raises UsageError, because zipped data sets can't leave out records."""
-        raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
+        raise UsageError('on_bad="skip" does not work for data sets that are zipped')
 
     def make_decoding(self, schema: Schema) -> Decoding:
         """Returns a conversion without steps, because each data set converts its own features."""

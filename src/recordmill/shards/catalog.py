@@ -227,7 +227,8 @@ def catalog_inputs(
     data_sets = {name: numbers for name in paths if (numbers := list_generations(name))}
     if data_sets and len(paths) > 1:
         raise UsageError(
-            f"{next(iter(data_sets))} is a data set of its own; read it alone, or name its .tfrecord files"
+            f"{next(iter(data_sets))} is itself a data set; read it alone, or name "
+            "its .tfrecord files"
         )
     catalog = (
         catalog_data_set(paths[0], split, lenient=lenient, known_generations=data_sets[paths[0]])
@@ -345,7 +346,8 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     if state.size_bytes != info.bytes and not lenient:
         raise DataError(
             "has {size_bytes} bytes where the manifest says {bytes}: truncated or "
-            "replaced; read and inspect take what is whole in it with {max_rejects}",
+            "replaced; to read its complete records, use read or inspect with "
+            "{max_rejects}",
             size_bytes=state.size_bytes,
             bytes=info.bytes,
             max_rejects=option("max_rejects", "1%"),
@@ -416,7 +418,7 @@ def catalog_files(
     if not files:
         logs = f"; logs of TensorBoard, such as {event_log}, have no data" if event_log else ""
         raise DataError(
-            f"no TFRecord file among the {len(listing.files)} files{logs}",
+            f"there is no TFRecord file among the {len(listing.files)} files{logs}",
             source=", ".join(inputs),
         )
     notes = list(listing.notes)
@@ -426,16 +428,18 @@ def catalog_files(
         )
     if other_files:
         notes.append(
-            f"left out what is no TFRecord ({len(other_files)}): {_show_names(other_files)}"
+            f"left out files that are not TFRecords ({len(other_files)}): "
+            f"{_show_names(other_files)}"
         )
     if headerless_files:
         notes.append(
-            f"left out what is damaged at the start, or no TFRecord ({len(headerless_files)}): "
+            "left out files that are damaged at the start, or not TFRecords ("
+            f"{len(headerless_files)}): "
             f"{_show_names([file.name for file in headerless_files])}"
         )
     # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
-        notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
+        notes.append(f"empty files, which have no records ({len(empty)}): {_show_names(empty)}")
     # A file that was named explicitly is wanted without the others.
     missing = find_missing_shards(
         file.path for file in listing.files if not listing.is_explicit(file)
@@ -470,7 +474,8 @@ def _refuse_other_kind(file: InputFile) -> None:
         return
     build = f"; `recordmill build {content.kind} {file.path}` makes TFRecords of it"
     raise DataError(
-        f"this is no TFRecord file: {content.detail}{'' if content.kind in (BINARY_CONTENT, OTHER_CONTENT) else build}",
+        f"this is not a TFRecord file: {content.detail}"
+        f"{'' if content.kind in (BINARY_CONTENT, OTHER_CONTENT) else build}",
         source=file.path,
     )
 

@@ -64,7 +64,7 @@ def claim_dead_run(path: Path) -> LockFile | None:
     except FileNotFoundError:
         return None
     except OSError:
-        _log.warning("%s is no folder of a run; it was left alone", path)
+        _log.warning("%s is not the folder of a run, and was left alone", path)
         return None
     with contextlib.suppress(OSError, DataError):
         # The folder may have been removed before the lock was taken. Then the lock is of no use.

@@ -356,7 +356,7 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
 def _not_an_index(path: str, dtype: np.dtype[np.void]) -> DataError:
     names = ", ".join(dtype.names or ())
     return DataError(
-        f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path
+        f"is not an index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path
     )
 
 

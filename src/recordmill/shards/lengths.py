@@ -83,8 +83,8 @@ def compare_length(path: str, records: int, stated: int | None) -> LengthProblem
         return None
     return LengthProblem(
         path,
-        f"has {records:,} records where {INFO_FILE} lists {stated:,}. A file is cut or replaced, or the JSON is of "
-        "another version of the data set",
+        f"has {records:,} records, but {INFO_FILE} lists {stated:,}. A file is cut or "
+        "replaced, or the JSON is of another version of the data set",
     )
 
 

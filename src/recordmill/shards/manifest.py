@@ -155,7 +155,7 @@ def parse_shard_name(shard: ShardInfo) -> ShardName:
     """
     name = ShardName.parse(shard.name)
     if name is None:
-        raise DataError(f"shard name {shard.name!r} is none of ours", source="manifest")
+        raise DataError(f"shard name {shard.name!r} was not made by recordmill", source="manifest")
     return name
 
 
@@ -271,7 +271,7 @@ class Manifest:
         version = convert_json(_FormatHeader, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
             remedy = (
-                "build the data set anew"
+                "build the data set again"
                 if version[0] in _OLD_MAJOR_VERSIONS
                 else "install a newer one"
             )
@@ -472,7 +472,7 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     digest = Digest()
     digest.update(data)
     if digest.text() != entry["digest"]:
-        raise DataError("is not what the manifest says it is: its digest differs", source=path)
+        raise DataError("differs from the manifest: it has another digest", source=path)
     return data
 
 

@@ -73,7 +73,7 @@ def with_remedy(error: DataError) -> DataError:
     This option would make the record a reject.
     """
     reason = Message(
-        "{reason}; {max_rejects} leaves up to so many such records out",
+        "{reason}; to leave out such records: {max_rejects}",
         reason=error.reason,
         max_rejects=option("max_rejects", "1%"),
     )
@@ -220,7 +220,7 @@ class RejectSummary:
             return
         remedy = (
             Message(
-                "\nMend them, or allow them with {max_rejects}: they are then listed in rejects/.",
+                "\nFix them, or allow them with {max_rejects}: they are then listed in rejects/.",
                 max_rejects=option("max_rejects", self.total),
             )
             if self.total < read
@@ -254,7 +254,7 @@ class RejectSummary:
             other_files = ", and of other files" if other_rejects else ""
             message = Message(
                 "at least {total} records were rejected ({reasons}{other_files}); "
-                "{max_rejects} allows {max_rejects2}, so the rest was not looked at and "
+                "{max_rejects} allows {max_rejects2}, so the rest was not read, and "
                 "nothing was written:",
                 total=self.total + other_rejects,
                 reasons=describe_reasons(self.counts),

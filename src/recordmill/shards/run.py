@@ -213,7 +213,7 @@ class Run(ABC):
         """
         newest = max(list_numbers(os.fspath(self.out)), default=0)
         if newest == base:
-            return "another run took this one for dead, since it was not heard of"
+            return "another run treated this one as dead, because it gave no sign of life"
         return f"another {kind} committed generation {newest} while this one ran"
 
     @abstractmethod
@@ -470,7 +470,9 @@ def _make_output_folder(path: Path) -> list[Path]:
         raise UsageError(
             "{out} {problem}; name a folder",
             out=option("out", path),
-            problem="is a file" if is_file(path) else "is no folder, and none can be made there",
+            problem="is a file"
+            if is_file(path)
+            else "is not a folder, and no folder can be made there",
         ) from None
     except OSError as error:
         raise UsageError(

@@ -144,9 +144,9 @@ class StoreRun(Run):
             if not supports_conditional_put(f"{self.out}/{self._lease}", self._lease_content):
                 remove_objects(self.out, [self._lease])
                 raise UsageError(
-                    "{out}: the store replaces an object that is only to be made where there is "
-                    "none (it ignores If-None-Match), so of two builds at once both would seem "
-                    "to commit; name another store, or have its server mended",
+                    "{out}: the store ignores If-None-Match and replaces existing "
+                    "objects, so two builds at the same time would both seem to "
+                    "commit; use another store, or fix its server",
                     out=option("out", self.out),
                 )
             self._heartbeats = stack.pop_all()

@@ -126,10 +126,10 @@ def verify(
     paths = parse_input_paths(inputs)
     data_sets = [name for name in paths if is_data_set(name)]
     if data_sets and len(paths) > 1:
-        raise UsageError(f"{data_sets[0]} is a data set of its own; verify it alone")
+        raise UsageError(f"{data_sets[0]} is itself a data set; verify it alone")
     if mend and any(is_remote(name) for name in paths):
         raise UsageError(
-            "{mend}: {paths} is in a store, which is only read",
+            "{mend}: {paths} is in a store, and verify does not write to stores",
             mend=option("mend", True),
             paths=paths[0],
         )
@@ -255,7 +255,8 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
         yield Problem(
             file.path,
             "",
-            f"its records' sum is {checksum:016x} where the manifest says {info.sum}: payloads or keys were changed",
+            f"the sum of its records is {checksum:016x} where the manifest says "
+            f"{info.sum}: payloads or keys were changed",
         )
 
 
@@ -365,13 +366,13 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             path = join(out, part.folder, *folder)
             unexpected = [name for name in list_names_if_present(path) if name not in expected]
             problems += [
-                Problem(join(path, name), "", "is no part of the data set") for name in unexpected
+                Problem(join(path, name), "", "is not part of the data set") for name in unexpected
             ]
     # Runs at work, or dead ones. Their files are not damage.
     run_names = {path.rpartition("/")[2] for path in find_unfinished(out)}
     committed = committed_data_folders(out)
     problems += [
-        Problem(join(out, name), "", "is of no committed generation")
+        Problem(join(out, name), "", "belongs to no committed generation")
         for name in list_names_if_present(out)
         if name.startswith(DATA_PREFIX) and name not in committed | run_names
     ]
@@ -422,7 +423,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
     return problems + [
-        Problem(join(folder, name), "", "is no part of the data set") for name in strays
+        Problem(join(folder, name), "", "is not part of the data set") for name in strays
     ]
 
 
@@ -470,5 +471,7 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
         if is_derived_name(name) and name not in expected:
             if mend:
                 remove_file(join(out, name))
-            problems.append(Problem(join(out, name), "", "is no part of the data set", mended=mend))
+            problems.append(
+                Problem(join(out, name), "", "is not part of the data set", mended=mend)
+            )
     return problems

@@ -61,7 +61,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
         except DecodeError:
             raise DataError(
-                "is no DatasetFeatureStatisticsList of TensorFlow Metadata", source=source
+                "is not a DatasetFeatureStatisticsList of TensorFlow Metadata", source=source
             ) from None
 
     @classmethod

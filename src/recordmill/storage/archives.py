@@ -659,7 +659,7 @@ def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
     try:
         return archive_members, archive_members.members[name]
     except KeyError:
-        raise FileNotFoundError(errno.ENOENT, "is no member of the archive", path) from None
+        raise FileNotFoundError(errno.ENOENT, "is not a member of the archive", path) from None
 
 
 def _size_as_file(member: _Member) -> int:

@@ -179,5 +179,5 @@ def find_codec(name: str) -> Codec:
         ValueError: No codec has this name. The message lists all names.
     """
     if name not in _BY_NAME:
-        raise ValueError(f"compression {name!r} is none of {', '.join(_BY_NAME)}")
+        raise ValueError(f"compression {name!r} is not one of {', '.join(_BY_NAME)}")
     return _BY_NAME[name]

@@ -204,7 +204,7 @@ class RatioLimit:
         ):
             reason = f"{compressed_bytes} compressed bytes have become {self._total_bytes}, above the limit of {self._limit} times"
             raise DataError(
-                f"{reason}; if they are wanted all the same, decompress the file first",
+                f"{reason}; if this is intended, decompress the file first",
                 source=self._source,
                 place=f"byte {compressed_bytes} of the file",
             )

@@ -302,7 +302,7 @@ def _damaged_error(
         if "header" not in str(error)
         else "damaged"
         if member_start == 0
-        else "damaged, or something that is none follows the end"
+        else "damaged, or there is other data after the end"
     )
     return DataError(
         f"{compression} data is {problem} ({error})"[:250],

@@ -177,7 +177,7 @@ class NewFiles:
         """
         parts = name.split("/")
         if not all(parts) or ".." in parts or "\0" in name:
-            raise ValueError(f"{name!r} is no name of a file below a folder")
+            raise ValueError(f"{name!r} is not a safe file name")
         try:
             descriptor = self._open(name, parts)
         except FileExistsError:

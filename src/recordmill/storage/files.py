@@ -127,7 +127,8 @@ def limit_requests(requests: int | None) -> None:
     """
     if requests is not None and requests < 1:
         raise UsageError(
-            "{storage_requests}: 1 or more", storage_requests=option("storage_requests", requests)
+            "{storage_requests}: must be 1 or more",
+            storage_requests=option("storage_requests", requests),
         )
     _OBJECT_STORAGE.limit_requests(REQUEST_LIMIT.max_requests if requests is None else requests)
 
@@ -250,7 +251,7 @@ def read_range(
     except OSError as error:
         if max_bytes is None or error.errno not in NOT_REGULAR_ERRNOS:
             raise
-        raise DataError("is no regular file", source=path) from None
+        raise DataError("is not a regular file", source=path) from None
 
 
 def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:

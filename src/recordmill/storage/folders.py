@@ -64,12 +64,12 @@ def check_output_file(path: Pathlike, overwrite: bool) -> str:
         raise UsageError("{out} is a folder: name a file", out=option("out", target))
     if not is_remote(target) and exists(target) and not is_file(target):
         raise UsageError(
-            "{out} is a pipe or a device, which is not replaced: name a file",
+            "{out} is a pipe or a device, which can't be replaced: name a file",
             out=option("out", target),
         )
     if not overwrite and exists(target):
         raise UsageError(
-            "{out} is there already: give {overwrite} to replace it",
+            "{out} already exists; {overwrite} replaces it",
             out=option("out", target),
             overwrite=option("overwrite", True),
         )
@@ -95,7 +95,9 @@ def is_file(path: Pathlike) -> bool:
 
 def no_file_message(path: Pathlike) -> str:
     """Returns the error message for a path that is not a regular file."""
-    return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
+    return (
+        "is not a regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
+    )
 
 
 def is_folder(path: Pathlike) -> bool:
@@ -175,7 +177,7 @@ def copy_tree(source: Pathlike, target: Pathlike, *, ignored_names: Collection[s
         parts = name.split("/")
         # Keys of objects are arbitrary strings, so they may lead out of the target folder.
         if {"", ".", ".."} & {*parts}:
-            raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
+            raise DataError(f"{name!r} is not a file name", source=os.fspath(source))
         if is_link(path) or not {*parts}.isdisjoint(ignored_names):
             continue
         copy = Path(target, *parts)
@@ -249,7 +251,9 @@ def make_private_folder(name: str) -> str:
         or folder_stat.st_mode & 0o077
     ):
         raise OSError(
-            errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path
+            errno.EACCES,
+            "is not a private folder of this user; remove it, or set another TMPDIR",
+            path,
         )
     return path
 

@@ -38,7 +38,7 @@ def parse_json(data: bytes | str, source: str, *, allow_nan: bool = False) -> An
     except RecursionError:
         raise DataError("is nested too deeply", source=source) from None
     except ValueError as error:
-        raise DataError(f"is no JSON: {str(error)[:200]}", source=source) from None
+        raise DataError(f"is not JSON: {str(error)[:200]}", source=source) from None
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -46,12 +46,12 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = set[str]()
         duplicate = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {duplicate!a} stands there twice")
+        raise ValueError(f"the key {duplicate!a} occurs twice")
     return members
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:

@@ -507,7 +507,7 @@ def _resolve_line(folder: str, entry: str, list_path: str) -> str:
         return entry if is_remote(entry) else os.path.join(folder, entry)
     if os.path.isabs(entry) or ".." in entry.split("/"):
         raise UsageError(
-            f"{list_path}: it lies in a store, and {entry!r} leads out of its folder there"
+            f"{list_path}: it is in a store, and {entry!r} leads out of its folder there"
         )
     return f"{folder}/{entry.removeprefix('./')}"
 
@@ -547,7 +547,7 @@ def _check_duplicates(
                         else f"twice by {arguments[0]!r}"
                     )
                     raise UsageError(
-                        f"{path} is named {sources}: its records would be there twice; leave one out"
+                        f"{path} is named {sources}: its records would occur twice; leave one out"
                     )
 
 

@@ -33,7 +33,7 @@ IGNORED_HIDDEN, IGNORED_TEMPORARY, IGNORED_EMPTY, IGNORED_MARKER, IGNORED_SPECIA
 )
 IGNORED_SYSTEM = "of the system"
 IGNORED_LINKED_FOLDER, IGNORED_LOOP = (
-    "link to a folder that is walked anyway",
+    "link to a folder that is read anyway",
     "link to a folder around it",
 )
 IGNORED_RUN_FOLDER, IGNORED_UNFINISHED = "folder of a run", "unfinished result of a build or a read"
@@ -203,8 +203,9 @@ def _committed_folders(result: str) -> list[str]:
 def no_data_set_error(folder: str) -> UsageError:
     """Returns the error for a folder that contains only unfinished results."""
     return UsageError(
-        f"{folder}: not a data set (a build or a read is at work there, or was killed: `recordmill status` says which, "
-        "and the next one into the same folder, or `recordmill clean`, removes what a killed one left)"
+        f"{folder}: not a data set: a build or a read is running there, or was "
+        "killed. `recordmill status` shows which. The next run into this folder, or "
+        "`recordmill clean`, removes the files of a killed run"
     )
 
 
@@ -383,8 +384,8 @@ class _DiskWalk:
         if not is_inside and not self.follow_links:
             self.problems.append(
                 Message(
-                    "{path} is a link out of the folder, to {target}: {follow_links} allows it "
-                    "in a build, and each command takes it by its own name",
+                    "{path} is a link out of the folder, to {target}: {follow_links} "
+                    "allows it in a build; other commands accept the path of the link",
                     path=entry.path,
                     target=target,
                     follow_links=option("follow_links", True),

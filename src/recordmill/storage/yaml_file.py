@@ -73,7 +73,7 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
         )
         raise UsageError("{label}: can't be read: {reason}", label=label, reason=reason) from None
     if not isinstance(content, Mapping):
-        raise UsageError("{label}: is no mapping of {expected}", label=label, expected=expected)
+        raise UsageError("{label}: is not a mapping of {expected}", label=label, expected=expected)
     return content
 
 
@@ -113,7 +113,7 @@ def _make_loader(yaml: Any) -> Any:
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
                 if key.value in keys:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} stands twice", key.start_mark
+                        None, None, f"{key.value!r} occurs twice", key.start_mark
                     )
                 keys.add(key.value)
             return super().construct_mapping(node, deep)

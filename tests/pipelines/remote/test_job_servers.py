@@ -76,13 +76,13 @@ Caused by: java.lang.RuntimeException: Error received
         ),
         (
             "Traceback\nMemoryError [while running 'Ingest']\n",
-            "a worker ran out of memory: give less memory=",
+            "a worker ran out of memory: use less memory=",
         ),
         (
             "Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
-            "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory=",
+            "a worker ran out of memory (Unable to allocate 1.00 PiB): use less memory=",
         ),
-        ("", "it said nothing"),
+        ("", "the engine gave no reason"),
         (
             "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
             "x\nMend them\n\n\tat z",
@@ -186,7 +186,7 @@ def test_job_cancelled_by_another_user_is_reported() -> None:
         later = threading.Timer(0.5, server.jobs.update, [{JOB: ("j", "CANCELED")}])
         later.start()
         with pytest.raises(
-            EngineError, match="j was cancelled by somebody else; nothing was written"
+            EngineError, match="j was cancelled by another user or program; nothing was written"
         ):
             engine.wait(Progress())
         later.join()
@@ -240,7 +240,8 @@ def test_job_that_may_still_start_is_reported(monkeypatch: pytest.MonkeyPatch) -
             ("DataflowRunner",),
         ):
             with pytest.raises(
-                submission.MayBeRunning, match=r"the job j may go on \(it was on its way to"
+                submission.MayBeRunning,
+                match=r"the job j may still be running \(the job was being sent to",
             ):
                 handed_over(*runner).end("stopped")
         handed_over("FlinkRunner", master).end(
@@ -292,10 +293,10 @@ def test_status_names_the_option_in_a_failure_as_a_flag(
         server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
         orphan(tmp_path / "out", note_of(server))
         (run,) = recordmill.status(tmp_path / "out").runs
-        assert "give less memory=, fewer workers" in str(run)
+        assert "use less memory=, fewer workers" in str(run)
         for flags in ([], ["--json"]):
             assert main(["status", str(tmp_path / "out"), *flags]) == 0
-            assert "give less --memory, fewer workers" in capsys.readouterr().out
+            assert "use less --memory, fewer workers" in capsys.readouterr().out
 
 
 def test_status_reports_the_data_set_and_the_runs_in_out(
@@ -315,6 +316,6 @@ def test_status_reports_the_data_set_and_the_runs_in_out(
             f"recordmill-build-x-1: running, waits for slots, {server.url}/#/job/running/{JOB}, since"
             in said
         )
-        assert f"{alive.path.name}: at work on this machine" in said
+        assert f"{alive.path.name}: running on this machine" in said
         alive.close()
     assert main(["status", str(tmp_path / "nowhere")]) == 2

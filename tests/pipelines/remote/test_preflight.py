@@ -41,7 +41,11 @@ PROCESS = (
     ("change", "flags", "says"),
     [
         ({"managers": 0, "slots": 0, "free": 0}, PROCESS, "there is no TaskManager; start one"),
-        ({"free": 1}, (*PROCESS, "--parallelism=2"), "2 are needed, 1 of 2 free.*--parallelism=1"),
+        (
+            {"free": 1},
+            (*PROCESS, "--parallelism=2"),
+            "2 are needed, 1 of 2 free.*use --parallelism=1",
+        ),
         ({}, ("--environment_type=LOOPBACK",), "LOOPBACK serves one TaskManager, and there are 2"),
         ({}, ("--environment_type=EXTERNAL",), "name the worker pool"),
         ({}, ("--environment_type=PROCESS",), "names no command"),
@@ -98,7 +102,7 @@ def test_silent_master_and_missing_jar_are_reported() -> None:
     found = check_cluster("FlinkRunner", options)
     assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
     with pytest.raises(
-        UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"
+        UsageError, match=r"127.0.0.1:9 does not answer .*; start Flink, or name its REST address"
     ):
         refuse_findings(found)
 
@@ -194,8 +198,8 @@ def test_workers_without_the_settings_of_a_store_are_reported(store: Store, tmp_
             ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
             "workers are threads of this process",
         ),
-        ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
-        ("PrismRunner", (), "Prism ends with this process"),
+        ("FlinkRunner", PROCESS, "use --flink_submit_uber_jar"),
+        ("PrismRunner", (), "Prism and its job end with this process"),
     ],
 )
 def test_detach_that_cannot_continue_alone_is_refused(
@@ -375,7 +379,9 @@ def test_stray_word_is_reported_without_the_flags_of_beam(
 
 def test_beam_args_as_one_text_are_refused(tmp_path: Path) -> None:
     for call in (recordmill.build, recordmill.read):
-        with pytest.raises(UsageError, match=r"give a list: beam_args=\['--a', '--b'\]"):
+        with pytest.raises(
+            UsageError, match=r"must be a list, not a text: beam_args=\['--a', '--b'\]"
+        ):
             call("in.csv", tmp_path / "out", runner="FlinkRunner", beam_args="--a --b")
 
 

@@ -135,7 +135,7 @@ def test_tiff_with_overlapping_values_is_refused_at_once() -> None:
     entries = 3000
     body = [struct.pack("<HHII", 1000 + at, 7, 12 * entries, 0) for at in range(entries)]
     error = refused(b"II*\0" + struct.pack("<IH", 8, entries) + b"".join(body) + bytes(4))
-    assert (error.reason, error.message) == ("corrupt", "parts of the header lie upon each other")
+    assert (error.reason, error.message) == ("corrupt", "parts of the header overlap")
 
 
 def test_end_of_a_jpeg_thumbnail_is_not_the_end_of_the_image() -> None:

@@ -154,8 +154,9 @@ def plan_shards(
     records_in_buckets = 0 if histogram is None else int(histogram.records.sum())
     if not records_read - rejected.total == records == records_in_buckets:
         raise RecordCountError(
-            f"{records_read} records were read, {rejected.total} rejected, {records} put in order and {records_in_buckets} counted: "
-            "they don't add up; nothing was committed"
+            f"{records_read} records were read, {rejected.total} rejected, {records} "
+            f"sorted and {records_in_buckets} counted: these counts do not agree, so "
+            "nothing was committed"
         )
     assert histogram is not None
     boundaries = compute_boundaries(histogram, local_plan.shard_options, local_plan.split_names)

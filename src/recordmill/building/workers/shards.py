@@ -271,11 +271,11 @@ def _check_record_counts(shard_plan: ShardPlan, shards: Sequence[FinalShard]) ->
         checksum = add_checksums(checksum, int(shard.info.sum, 16))
     if (records, checksum) != (shard_plan.records, shard_plan.checksum):
         raise RecordCountError(
-            f"the records written ({records}, sum {checksum:016x}) are not those read ({shard_plan.records}, sum "
+            f"the records written ({records}, sum {checksum:016x}) differ from those read ({shard_plan.records}, sum "
             f"{shard_plan.checksum:016x}); nothing was committed"
         )
     if len({(shard.split_id, shard.index) for shard in shards}) != len(shards):
-        raise RecordCountError("a shard was accounted for twice; nothing was committed")
+        raise RecordCountError("a shard was reported twice; nothing was committed")
 
 
 def check_files_exist(job_folder: JobFolder, files: Sequence[tuple[str, int]]) -> None:
@@ -305,7 +305,8 @@ def check_files_exist(job_folder: JobFolder, files: Sequence[tuple[str, int]]) -
         return
     if (size := sizes_by_name.get(bad_files[0])) is not None:
         raise RecordmillError(
-            f"{job_folder.data_path(bad_files[0])}: {size} bytes, which is not what was written; not committed"
+            f"{job_folder.data_path(bad_files[0])}: {size} bytes, not those that were "
+            "written; nothing was committed"
         )
     raise NotSharedError(
         f"{job_folder.data_path(bad_files[0])} ({len(bad_files)} of {len(files)} files)",

@@ -221,13 +221,14 @@ class SharedValue(Generic[_Value]):
         except FileNotFoundError:
             raise NotSharedError(path, self.job_folder.out) from None
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise DataError("is not what this build has written there", source=path)
+            raise DataError("was changed after this build had written it", source=path)
         try:
             value: _Value = pickle.loads(data)
         except (AttributeError, ModuleNotFoundError) as error:
             raise RecordmillError(
-                f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as "
-                "of a Source, must stand in a module that is installed there, not in the script that is run"
+                f"the worker on {socket.gethostname()} can't load the plan ({error}): "
+                "your own classes must be in a module that is installed there, not "
+                "in the script that is run"
             ) from error
         return value
 
@@ -343,9 +344,10 @@ def _check_codec_version(plan: BuildPlan) -> None:
     # shard of another one.
     if plan.codec_version != (codec_version := find_codec(plan.compression).library_version):
         raise RecordmillError(
-            "the worker on {host} compresses with {codec_version}, and this was "
-            "planned with {planned_version}: {compression} shards would depend on who "
-            "writes them. Install the same, or build with {uncompressed}",
+            "the worker on {host} compresses with {codec_version}, and the build was "
+            "planned with {planned_version}: {compression} shards would have bytes "
+            "that depend on the worker. Install the same version, or build with "
+            "{uncompressed}",
             host=socket.gethostname(),
             codec_version=codec_version,
             planned_version=plan.codec_version,

@@ -248,8 +248,8 @@ def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
     for step in _split_steps(lengths, edges):
         if step.min() != step.max():
             raise DataError(
-                f"feature {name!r} has rows of {step.min()} to {step.max()} items in one batch, which are not "
-                'dense: collate it as "padded" or "ragged"'
+                f"feature {name!r} has rows of {step.min()} to {step.max()} items in "
+                'one batch, so they are not dense: use collate="padded" or "ragged"'
             )
 
 
@@ -420,11 +420,12 @@ class ExtraColumns:
         for feature in (schema[name] for name in self.matrix):
             if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
                 raise UsageError(
-                    f"matrix: {feature.name!r} is {feature.describe()}, and no number or tensor of them"
+                    f"matrix: {feature.name!r} is {feature.describe()}, not a number "
+                    "or a tensor of numbers"
                 )
         if not schema.names and not self.features:
             raise UsageError(
-                "batches would have nothing in them, since no feature is read: select some"
+                "no feature is selected, so batches would be empty: select at least one"
             )
         names = [*(feature.name for feature in self.features), *[MATRIX_COLUMN] * bool(self.matrix)]
         for name, option in (
@@ -436,7 +437,7 @@ class ExtraColumns:
             # a feature of the matrix is not a column of its own any more
             if name in names and name in schema and name not in self.matrix:
                 raise UsageError(
-                    f"{option} gives {name!r} beside the features, and one is called so: leave it out"
+                    f"{option} adds the feature {name!r}, but there already is one: leave it out"
                 )
 
     def add_to_rows(self, rows: StepRows, schema: Schema, file_ends: Int64s) -> StepRows:
@@ -515,19 +516,22 @@ class Collator:
         collations = resolve_collations(form.collate or {}, schema)
         if form.label is True and schema.label is None:
             raise UsageError(
-                "label=True is the schema's label, and this one has none: give a feature's name"
+                "label=True needs a label in the schema, and this one has none: pass "
+                "the name of a feature"
             )
         label = form.label_of(schema)
         for option, feature_name in (("label", label), ("weights", form.weights)):
             if feature_name is not None and feature_name not in schema:
                 raise UsageError(
-                    f"{option} {feature_name!r} is no feature that is read; there are {', '.join(schema.names)}"
+                    f"{option} {feature_name!r} is not a selected feature; there are "
+                    f"{', '.join(schema.names)}"
                 )
         for name, collation in collations.items():
             for extra_name in extra_column_names(name, collation):
                 if extra_name in schema:
                     raise UsageError(
-                        f"collate: {name!r} as {collation} gives {extra_name!r}, and a feature is called so"
+                        f"collate: {name!r} as {collation} adds the feature "
+                        f"{extra_name!r}, but there already is one"
                     )
         extras = ExtraColumns(
             has_mask=has_mask,

@@ -102,9 +102,7 @@ class StepPlan:
             TypeError: The steps are packed, so their number is unknown.
         """
         if self.packing is not None:
-            raise TypeError(
-                "how many packed batches there are is known when they are packed: they have no number"
-            )
+            raise TypeError("the number of packed batches is known only when they are packed")
         remaining_steps = self.schedule.remaining_steps
         return None if remaining_steps is None else remaining_steps - self.skipped_steps
 
@@ -120,7 +118,8 @@ class StepPlan:
         """
         if self.packing is not None:
             raise UsageError(
-                "start_step counts batches, and of packed ones none knows its records: give a state"
+                "start_step counts batches, but the records of packed batches are "
+                "not known in advance: pass a state"
             )
         next_schedule = self.schedule_after(num_steps)
         if self.buckets is None:
@@ -186,7 +185,8 @@ class StepPlan:
             return replace(self, schedule=schedule, skipped_steps=0)
         if self.buckets is None:
             raise UsageError(
-                "state is in the middle of steps that were bucketed together: go on bucketed, as it was"
+                "state is in the middle of steps that were bucketed together: use "
+                "the same collate= as before"
             )
         # the group is read again from its start, and its finished steps are skipped
         resumed = replace(self, schedule=schedule)
@@ -421,9 +421,7 @@ def _make_packing(
     names: Sequence[str], batch_size: int, order: Order, packed_collations: Mapping[str, Packed]
 ) -> PackingLayout:
     if order.pad_remainder:
-        raise UsageError(
-            "packed batches all have batch_size rows: there is no remainder that pad_remainder would fill up"
-        )
+        raise UsageError("packed batches all have batch_size rows, so pad_remainder has no effect")
     column_indices, max_lengths = (
         tuple(names.index(name) for name in packed_collations),
         tuple(collation.length for collation in packed_collations.values()),
@@ -456,16 +454,17 @@ def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) ->
     for name, value in expected.items():
         if not isinstance(group, Mapping) or name not in group:
             raise UsageError(
-                f"state has no {name!r} under {_GROUP_KEY!r}: it is none that `state()` gave"
+                f"state has no {name!r} under {_GROUP_KEY!r}: it was not returned by `state()`"
             )
         if group[name] != value:
             raise UsageError(
-                f"state is in the middle of {expected['steps']} steps that are sorted by length together, with {name} "
-                f"{group[name]!r} where it is {value!r} now: go on there as it was, or from a state at their end"
+                f"state is in the middle of {expected['steps']} steps that are sorted "
+                f"by length together, with {name} {group[name]!r}, and now it is "
+                f"{value!r}: use the old value, or a state from the end of these steps"
             )
     group_start = group.get("group")
     if not isinstance(group_start, int) or not 0 <= group_start <= schedule.position:
-        raise UsageError(f"state has group {group_start!r}, which is no position before its own")
+        raise UsageError(f"state has group {group_start!r}, which is not a position before its own")
 
 
 def make_schedule(
@@ -496,8 +495,8 @@ def make_schedule(
     )
     if records and hosts > 1 and not steps.count_steps():
         raise UsageError(
-            f"an epoch has {records:,} records, less than a batch of {batch_size} for each of {hosts} hosts: make "
-            "batch_size smaller, or give pad_remainder=True"
+            f"an epoch has {records:,} records, less than a batch of {batch_size} for "
+            f"each of {hosts} hosts: use a smaller batch_size, or pad_remainder=True"
         )
     return Schedule(make_sampler(dataset, order), steps, None)
 

@@ -182,8 +182,8 @@ class BatchRefiller:
         number, reason = self._first_bad_record
         path, place = self._dataset.files.location(number)
         return DataError(
-            f'{reason}; on_bad="skip" left out so many records that no batch of {size} was made in '
-            "an epoch, and epochs=None would go on for ever",
+            f'{reason}; on_bad="skip" left out so many records that an epoch had no '
+            f"batch of {size}, and epochs=None would never end",
             source=path,
             place=place,
         )
@@ -301,12 +301,13 @@ class BatchSource:
             and isinstance(collator.collations[gathered_features[0]], Packed)
         ):
             raise UsageError(
-                f"decode_images has no meaning where {gathered_features[0]!r} is packed: leave one of them out"
+                f"decode_images does not work if {gathered_features[0]!r} is packed: "
+                "leave one of them out"
             )
         if options.memory.on_bad == "skip" and gathered_features:
             raise UsageError(
-                f'on_bad="skip" fills batches up with the records that come next, and {gathered_features[0]!r} as '
-                f"{collator.collations[gathered_features[0]]} gathers them otherwise: leave one of them out"
+                f'on_bad="skip" does not work with {gathered_features[0]!r} as '
+                f"{collator.collations[gathered_features[0]]}: leave one of them out"
             )
         return cls(
             dataset=dataset,
@@ -507,7 +508,7 @@ class Batches(Iterator[Any]):
 
     def __repr__(self) -> str:
         # Keras prints it in its error for data of an unknown type.
-        return "<Batches of NumPy arrays for loops of your own; model.fit takes ds.to_keras(...)>"
+        return "<Batches of NumPy arrays, for your own loops; for model.fit use ds.to_keras(...)>"
 
     def __next__(self) -> Any:
         batch, end_position = next(self._batches)
@@ -533,10 +534,10 @@ class Batches(Iterator[Any]):
                 skipped.
         """
         if self._refiller is not None:
-            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
+            raise TypeError('with on_bad="skip" the number of batches is known only at the end')
         remaining_steps = self._plan.remaining_steps
         if remaining_steps is None:
-            raise TypeError("batches without end (epochs=None) have no number")
+            raise TypeError("with epochs=None there is no number of batches")
         return remaining_steps - self._step
 
     @property
@@ -568,7 +569,7 @@ class Batches(Iterator[Any]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "batches are not pickled: save their state(), and give it as state= where they go on"
+            "batches can't be pickled: save their state(), and pass it as state= to continue"
         )
 
     def close(self) -> None:

@@ -61,7 +61,8 @@ def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[
         for name in target:
             if name not in candidates:
                 raise UsageError(
-                    f"decode_images: {name!r} is no bytes feature that is read; there are {_join_names(candidates)}"
+                    f"decode_images: {name!r} is not a selected bytes feature; there "
+                    f"are {_join_names(candidates)}"
                 )
         images = dict(target)
     else:
@@ -116,7 +117,8 @@ def _with_first_size(dataset: Sampled, name: str, target: Images, photo_name: st
             )
             return target.with_size(first.height, first.width)
     raise UsageError(
-        f"decode_images: none of the first records says the size of {name!r}: give (height, width)"
+        f"decode_images: the size of {name!r} is unknown, because none of the first "
+        "records has such an image: give (height, width)"
     )
 
 
@@ -482,7 +484,8 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
     missing = [name for name in _BOX_EDGES if name not in names]
     if is_turned and missing and has_boxes(names):
         raise UsageError(
-            f"decode_images: orientation=True turns all edges of the boxes: read {missing[0]!r}, too"
+            "decode_images: orientation=True needs all edges of the boxes: also "
+            f"select {missing[0]!r}"
         )
     changed_features = [name for name, target in images.items() if target.crop or target.flip]
     if not changed_features or not has_boxes(names):
@@ -493,7 +496,8 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
         )
     if missing:
         raise UsageError(
-            f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too"
+            "decode_images: a crop or flip needs all edges of the boxes: also select "
+            f"{missing[0]!r}"
         )
     if keypoints := [name for name in names if name.startswith(f"{_OBJECT_PREFIX}keypoint/")]:
         raise UsageError(
@@ -527,7 +531,8 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
         (name for name, index in column_indices.items() if not _is_list(columns[index].type)), None
     ):
         raise UsageError(
-            f"decode_images: {non_list!r} is no list of values a box: leave it out, or the crop and flip"
+            f"decode_images: {non_list!r} is not a list with one value per box: leave "
+            "it out, or the crop and flip"
         )
     lengths = list_lengths(columns[column_indices[_BOX_EDGES[0]]])
     # the part of the image, repeated for each of its objects
@@ -549,7 +554,8 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
         column = columns[index]
         if not np.array_equal(list_lengths(column), lengths):
             raise UsageError(
-                f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip"
+                f"decode_images: {name!r} does not have one value per box: leave it "
+                "out, or the crop and flip"
             )
         items = column.flatten()
         if name in edges_by_name:

@@ -124,7 +124,7 @@ class Contents:
         Empty if there are no values, or if all are binary.
 
         >>> Contents(8, {"text": 3, "binary": 5}).describe()
-        'binary 5, text 3 of 8 looked at'
+        'binary 5, text 3 of 8 examined'
         """
         kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
         if not kinds or [kind for kind, _ in kinds] == [KIND_BINARY]:
@@ -133,7 +133,7 @@ class Contents:
             kinds[0][0]
             if len(kinds) == 1
             else ", ".join(f"{kind} {count:,}" for kind, count in kinds)
-            + f" of {self.looked_at:,} looked at"
+            + f" of {self.looked_at:,} examined"
         )
         if self.heights is None or self.widths is None:
             return names

@@ -82,7 +82,7 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     """
     if output not in EMIT_FORMATS:
         raise UsageError(
-            "{emit}: one of {emit_formats}",
+            "{emit}: must be one of {emit_formats}",
             emit=option("emit", output),
             emit_formats=", ".join(EMIT_FORMATS),
         )
@@ -91,8 +91,8 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     if output == EMIT_PARSE_SPEC:
         if dataset.schema.message == OPAQUE_BYTES:
             raise UsageError(
-                "{emit}: the records are no Examples, so there is nothing to parse in them; "
-                "{emit2} gives them as bytes",
+                "{emit}: the records are not Examples, so they have no features to "
+                "parse; {emit2} returns them as bytes",
                 emit=option("emit", "parse-spec"),
                 emit2=option("emit", "reader"),
             )

@@ -596,7 +596,7 @@ def inspect(
     budget = RejectBudget.parse(max_rejects)
     if infer_from is not None and budget != RejectBudget():
         raise UsageError(
-            "{max_rejects} is of all records: leave out {infer_from}",
+            "{max_rejects} counts all records: leave out {infer_from}",
             max_rejects=option("max_rejects"),
             infer_from=option("infer_from"),
         )

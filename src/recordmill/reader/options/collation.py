@@ -208,7 +208,8 @@ def resolve_collations(
     for name, choice in collate.items():
         if name not in schema:
             raise UsageError(
-                f"collate: {name!r} is no feature that is read; {available_names(name, schema.names)}"
+                f"collate: {name!r} is not a selected feature; "
+                f"{available_names(name, schema.names)}"
             )
         collation = _COLLATIONS_BY_NAME.get(choice) if isinstance(choice, str) else choice
         if collation is None or not isinstance(
@@ -230,7 +231,7 @@ def _check_list_collation(collation: Collation, feature: Feature, schema: Schema
     if not feature.ragged_rank:
         lists = ", ".join(feature.name for feature in schema if feature.ragged_rank)
         raise UsageError(
-            f"collate: {feature.name!r} is no list that is read; there are {lists or 'none'}"
+            f"collate: {feature.name!r} is not a selected list; there are {lists or 'none'}"
         )
     if isinstance(collation, Packed) and (feature.ragged_rank > 1 or is_bytes(feature)):
         raise UsageError(
@@ -258,18 +259,19 @@ def _check_fill_value(value: Any, feature: Feature) -> Any:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return cast_fill_value(value, numpy_dtype(feature))
     raise UsageError(
-        f"collate: {feature.name!r} is {feature.describe()}, which {value!r} can't fill up"
+        f"collate: {feature.name!r} is {feature.describe()}, which can't be padded with {value!r}"
     )
 
 
 def _resolve_one_hot(collation: OneHot, feature: Feature) -> OneHot:
     if feature.shape or "int" not in feature.dtype:
         raise UsageError(
-            f"collate: {feature.name!r} is {feature.describe()}: one_hot takes a whole number a record"
+            f"collate: {feature.name!r} is {feature.describe()}: one_hot takes one "
+            "whole number per record"
         )
     if collation.depth is None and feature.classes is None:
         raise UsageError(
-            f"collate: nothing says how many classes {feature.name!r} has: give OneHot(depth)"
+            f"collate: the number of classes of {feature.name!r} is unknown: use OneHot(depth)"
         )
     return OneHot(len(feature.classes or ()) if collation.depth is None else collation.depth)
 
@@ -279,7 +281,8 @@ def _check_compatible(collations: Mapping[str, Collation]) -> None:
     packed = [name for name, collation in collations.items() if isinstance(collation, Packed)]
     if len(bucketed) > 1:
         raise UsageError(
-            f"collate: one feature decides the buckets, not {' and '.join(bucketed)}: pad the others"
+            f"collate: only one feature can be bucketed, not {' and '.join(bucketed)}"
+            ": pad the others"
         )
     if bucketed and packed:
         raise UsageError(
@@ -313,5 +316,5 @@ def cast_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     array = np.asarray(value).astype(dtype)
     # `astype` truncates numbers without an error
     if array.shape or (dtype.kind in "iub" and array != value):
-        raise ValueError(f"{value!r} is no {dtype}")
+        raise ValueError(f"{value!r} is not {dtype}")
     return array[()]

@@ -125,10 +125,11 @@ class Images:
             lossy = self.antialias or self.shrink or self._is_scaled or self.dct == "fast"
             if lossy or self.dtype not in (None, "uint8", "int32"):
                 raise UsageError(
-                    'mask=True keeps values as they are: no antialias, shrink, scale or dct, dtype "uint8" or "int32"'
+                    "mask=True keeps values as they are, so use no antialias, "
+                    'shrink, scale or dct, dtype "uint8" or "int32"'
                 )
         elif self.dtype == "int32":
-            raise UsageError('dtype="int32" is of mask=True')
+            raise UsageError('dtype="int32" needs mask=True')
         object.__setattr__(self, "one_size", self.height == self.width == 0)
         if not self.one_size and min(self.height, self.width) < 1:
             raise UsageError(
@@ -146,7 +147,8 @@ class Images:
             raise UsageError(f'dtype is "uint8", "float32" or "float16", not {self.dtype!r}')
         if self.dtype == "uint8" and self._is_scaled:
             raise UsageError(
-                "scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32"
+                "scale, mean and std make numbers that uint8 can't hold: leave dtype "
+                "out, or use float32"
             )
         for name, value in (("scale", self.scale), ("mean", self.mean), ("std", self.std)):
             self._check_numbers(name, value)

@@ -341,8 +341,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.memory.on_bad == "skip" and self.order.start_step:
             raise UsageError(
-                'start_step has no meaning here: with on_bad="skip" nobody knows at which record a step begins; '
-                "give a `state` instead"
+                'start_step has no effect here: with on_bad="skip" the first record '
+                "of a step is unknown; pass a `state` instead"
             )
         if self.memory.on_bad == "skip" and self.order.hosts[0] > 1:
             raise UsageError(
@@ -373,7 +373,7 @@ class Training:
             for name in ("drop_remainder", "pad_remainder", "start_step"):
                 if getattr(values[Order], name):
                     raise UsageError(
-                        f"{name} has no meaning here: batch_size=None gives single records"
+                        f"{name} has no effect here: batch_size=None returns single records"
                     )
         # The type of a field is the name of its class of options.
         names = {str(one.type): one.name for one in fields(cls)}
@@ -405,7 +405,7 @@ def hosts(of: Any) -> dict[str, int]:
         {'num_hosts': 4, 'host_index': 1}
     """
     if hasattr(of, "is_initialized") and not (of.is_available() and of.is_initialized()):
-        raise UsageError("torch.distributed knows no ranks yet: call init_process_group first")
+        raise UsageError("torch.distributed is not initialized: call init_process_group first")
     for names in _HOST_ATTRIBUTES:
         if all(hasattr(of, name) for name in names):
             count, index = (getattr(of, name) for name in names)

@@ -324,8 +324,9 @@ class Proportions:
         counts = [count // gcd(*counts) for count in counts]
         if min(counts) < 1 or sum(counts) > _MAX_CYCLE_RECORDS:
             raise UsageError(
-                f"the weights {', '.join(map(str, weights))} repeat after {sum(counts):,} records only: give rounder "
-                "ones, as whole numbers with a small sum"
+                f"the weights {', '.join(map(str, weights))} repeat after "
+                f"{sum(counts):,} records only: use rounder ones, such as whole "
+                "numbers with a small sum"
             )
         return cls(tuple(counts))
 

@@ -121,7 +121,7 @@ def parse_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         UsageError: It is not a mapping, as `state()` returns it.
     """
     if not isinstance(state, Mapping):
-        raise UsageError(f"{name} is a mapping, as `state()` gives it, not {state!r:.99}")
+        raise UsageError(f"{name} must be a mapping, as `state()` returns it, not {state!r:.99}")
     return state
 
 
@@ -292,16 +292,18 @@ class Schedule:
         expected = {"format": _STATE_FORMAT, **self._identity_fields()}
         for name, value in expected.items():
             if name not in state:
-                raise UsageError(f"state has no {name!r}: it is none that `state()` gave")
+                raise UsageError(f"state has no {name!r}: it was not returned by `state()`")
             if state[name] != value:
                 raise UsageError(
-                    f"state is of another {_FIELD_DESCRIPTIONS.get(name, name)}: {state[name]!r} where it is {value!r} now; its "
-                    "position would be that of other records"
+                    "state was saved with another "
+                    f"{_FIELD_DESCRIPTIONS.get(name, name)}: {state[name]!r}, and now "
+                    f"it is {value!r}. Its position would mean other records"
                 )
         epoch, position = state.get("epoch"), state.get("position")
         if not (isinstance(epoch, int) and isinstance(position, int) and min(epoch, position) >= 0):
             raise UsageError(
-                f"state has epoch {epoch!r} and position {position!r}, which are no numbers from 0 on"
+                f"state has epoch {epoch!r} and position {position!r}, which must be "
+                "whole numbers from 0"
             )
         if position > self.epoch_steps.records:
             raise UsageError(

@@ -133,8 +133,9 @@ def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
 
     def raise_usage_error(*_: Any, **__: Any) -> None:
         raise UsageError(
-            f"these batches are one host's share of {hosts} already, and records would be lost in a share of it: for "
-            "Keras give DataParallel(auto_shard_dataset=False), or leave num_hosts out"
+            f"these batches already are the share of one of {hosts} hosts, and "
+            "dividing them again would lose records: for Keras use "
+            "DataParallel(auto_shard_dataset=False), or leave out num_hosts"
         )
 
     batches.rebatch = batches.shard = raise_usage_error
@@ -171,8 +172,8 @@ def _check_single_records(collations: Mapping[str, Collation]) -> None:
             isinstance(collation, Padded) and collation.length is not None
         ):
             raise UsageError(
-                f"batch_size=None gives single records, and {name!r} is collated as the batch has it: give "
-                "Padded(length)"
+                f"batch_size=None returns single records, but {name!r} is padded for "
+                "each batch: use Padded(length)"
             )
 
 
@@ -181,16 +182,19 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
     for name, value in defaults.items():
         if name not in schema:
             raise UsageError(
-                f"defaults: {name!r} is no feature that is read; {available_names(name, schema.names)}"
+                f"defaults: {name!r} is not a selected feature; "
+                f"{available_names(name, schema.names)}"
             )
         if schema[name].ragged_rank:
             raise UsageError(
-                f"defaults: {name!r} is {schema[name].describe()}, a variable length that takes none"
+                f"defaults: {name!r} is {schema[name].describe()}, which has a "
+                "variable length and takes no default"
             )
         is_text = np.asarray(value).dtype.kind in "USO"
         if is_text != is_bytes(schema[name]):
             raise UsageError(
-                f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand"
+                f"defaults: {name!r} is {schema[name].describe()}, which {value!r:.99}"
+                " can't replace"
             )
 
 

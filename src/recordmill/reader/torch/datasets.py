@@ -218,8 +218,10 @@ class WorkerPosition:
         worker_fields = {name: state.get(name) for name in ("worker", "workers")}
         if worker_fields != {"worker": worker, "workers": num_workers}:
             raise UsageError(
-                f"state is of worker {worker_fields['worker']} of {worker_fields['workers']}, and this is {worker} of {num_workers}: a run "
-                "goes on with another number of workers from state_after(steps), given as state="
+                f"state is of worker {worker_fields['worker']} of "
+                f"{worker_fields['workers']}, and this is {worker} of {num_workers}: "
+                "to continue with another number of workers, pass state_after(steps) "
+                "as state="
             )
         is_over, other_steps, read_position = (
             bool(state.get("over")),
@@ -315,7 +317,7 @@ def _skip_steps(schedule: Schedule, num_steps: int) -> Schedule:
 def _read_count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name, 0)
     if not isinstance(value, int) or value < 0:
-        raise UsageError(f"state has {name} {value!r}, which is no number from 0 on")
+        raise UsageError(f"state has {name} {value!r}, which must be a whole number from 0")
     return value
 
 
@@ -396,10 +398,10 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
                 or bad records are skipped.
         """
         if self._skips_bad_records:
-            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
+            raise TypeError('with on_bad="skip" the number of batches is known only at the end')
         remaining_steps = self._plan_iteration(self._iteration_counter.next_number).remaining_steps
         if remaining_steps is None:
-            raise TypeError("batches without end (epochs=None) have no number")
+            raise TypeError("with epochs=None there is no number of batches")
         return remaining_steps
 
     def set_epoch(self, epoch: int) -> None:
@@ -413,7 +415,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """
         if self._epochs is None or epoch < 0 or epoch % self._epochs:
             raise UsageError(
-                f"no iteration begins with epoch {epoch}: each of them is epochs={self._epochs}"
+                f"no iteration begins with epoch {epoch}, because each has epochs={self._epochs}"
             )
         self._iteration_counter.restart(epoch // self._epochs)
         self._restored_position = self._current_position = None
@@ -433,8 +435,10 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """
         if self._skips_bad_records or self._first_plan.packing is not None:
             raise UsageError(
-                "state_after counts batches, and of batches that are packed, or that skip bad records, none knows its "
-                "records: save StatefulDataLoader.state_dict(), or state_dict() of this where there are no workers"
+                "state_after counts batches, but the records of batches that are "
+                "packed, or that skip bad records, are not known in advance: save "
+                "StatefulDataLoader.state_dict(), or state_dict() of this object if "
+                "there are no workers"
             )
         return self._first_plan.state(self._first_plan.schedule_after(steps))
 
@@ -453,8 +457,9 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             and (self._iteration_counter.latest_key or "").startswith(_LOADER_PREFIX)
         ):
             raise UsageError(
-                "the workers of a DataLoader have the position: save StatefulDataLoader.state_dict() instead, or "
-                "state_after(steps) of this"
+                "the workers of a DataLoader have the position: save "
+                "StatefulDataLoader.state_dict() instead, or state_after(steps) of "
+                "this object"
             )
         if position is None:
             number = self._iteration_counter.next_number

@@ -158,7 +158,8 @@ def normalize_specs(
     specs = () if specs is None else specs
     if not isinstance(specs, Sequence) or not all(isinstance(text, str) for text in specs):
         raise UsageError(
-            "{option}: a text FEATURE=..., several of them, or texts by feature, not {specs}",
+            "{option}: must be a text FEATURE=..., a list of them, or a dict of "
+            "texts by feature, not {specs}",
             option=option(keyword),
             specs=f"{specs!r:.99}",
         )
@@ -171,7 +172,7 @@ def _spec_text(name: str, value: object, keyword: str) -> str:
     if isinstance(value, Sequence) and all(isinstance(size, int) for size in value):
         return f"[{','.join(map(str, value))}]"
     raise UsageError(
-        "{option}: a text such as 'float32[256,256]' or '[-1,4]', not {value}",
+        "{option}: must be a text such as 'float32[256,256]' or '[-1,4]', not {value}",
         option=option(keyword, name),
         value=f"{value!r:.99}",
     )
@@ -202,8 +203,8 @@ def parse_decode_raw(text: str) -> DecodeRaw:
     match = parse_typed_spec(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
-            "{decode_raw}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or "
-            ">float32[...] if it is big-endian; {conversion_dtypes}",
+            "{decode_raw}: write FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], "
+            "or >float32[...] if it is big-endian; {conversion_dtypes}",
             decode_raw=option("decode_raw", text),
             conversion_dtypes=CONVERSION_DTYPES,
         )
@@ -224,7 +225,7 @@ def parse_reshape(text: str) -> Reshape:
     match = _SHAPE_SPEC.fullmatch(text)
     if match is None:
         raise UsageError(
-            "{reshape}: FEATURE=[SHAPE], as in boxes=[-1,4]", reshape=option("reshape", text)
+            "{reshape}: write FEATURE=[SHAPE], as in boxes=[-1,4]", reshape=option("reshape", text)
         )
     return Reshape(
         match[1], parse_shape(match[2], option("reshape", text), allows_any_position=True)
@@ -273,7 +274,7 @@ def _parse_pad(text: str, keyword: str, cuts_longer: bool) -> Pad:
     match = _PAD_SPEC.fullmatch(text)
     if match is None or int(match[2]) < 1:
         raise UsageError(
-            "{option}: FEATURE=LENGTH:VALUE, as in tokens=128:0", option=option(keyword, text)
+            "{option}: write FEATURE=LENGTH:VALUE, as in tokens=128:0", option=option(keyword, text)
         )
     return Pad(match[1], length=int(match[2]), value=match[3], cuts_longer=cuts_longer)
 
@@ -298,7 +299,7 @@ def parse_shape(
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
     except ValueError:
         raise UsageError(
-            "{option}: a shape is numbers with commas between them, as in [28,28]",
+            "{option}: a shape must be numbers with commas between them, as in [28,28]",
             option=option_text,
         ) from None
     if (

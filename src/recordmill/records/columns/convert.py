@@ -174,7 +174,8 @@ class DecodeRaw:
         bad_values = [
             (
                 int(row),
-                f"{lengths[row]} bytes, which are no {description} of {item_bytes} bytes{' an item' if out.ragged_rank else ''}",
+                f"{lengths[row]} bytes, which is not {description} of {item_bytes} "
+                f"bytes{' an item' if out.ragged_rank else ''}",
             )
             for row in np.flatnonzero(is_bad)
         ]
@@ -208,7 +209,7 @@ class DecodeTensor:
         if len(self.shape) > tensor_proto.MAX_TENSOR_RANK:
             limit = f"of at most {tensor_proto.MAX_TENSOR_RANK} dimensions, not {len(self.shape)}"
             raise UsageError(
-                "{decode_tensor}: TensorProtos are read {limit}",
+                "{decode_tensor}: a TensorProto may be {limit}",
                 decode_tensor=option("decode_tensor", feature.name),
                 limit=limit,
             )
@@ -311,7 +312,7 @@ class DecodeTensor:
 
     def _describe_fault(self, headers: tensor_proto.TensorHeaders, row: int) -> str:
         if headers.status[row] == tensor_proto.TensorStatus.NOT_A_TENSOR:
-            return "no TensorProto"
+            return "not a TensorProto"
         number = int(headers.dtype[row])
         dims = ", ".join(map(str, headers.dims[row, : headers.rank[row]].tolist()))
         expected = ", ".join("?" if size is None else str(size) for size in self.shape)
@@ -358,7 +359,7 @@ class Reshape:
     def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                "{reshape}: it is {feature}, lists of lists, which have no one shape",
+                "{reshape}: it is {feature}, lists of lists, which do not have one shape",
                 reshape=option("reshape", feature.name),
                 feature=feature.describe(),
             )
@@ -382,7 +383,7 @@ class Reshape:
             )
         if None in self.shape or fixed_size != feature.inner_size:
             raise UsageError(
-                "{reshape}: it is {feature}, which does not go into {shape}",
+                "{reshape}: it is {feature}, which does not fit {shape}",
                 reshape=option("reshape", feature.name),
                 feature=feature.describe(),
                 shape=[-1 if size is None else size for size in self.shape],
@@ -398,7 +399,7 @@ class Reshape:
         )
         shape = ", ".join("-1" if size is None else str(size) for size in self.shape)
         bad_values = [
-            (int(row), f"{counts[row]} values, which do not go into [{shape}]")
+            (int(row), f"{counts[row]} values, which do not fit [{shape}]")
             for row in np.flatnonzero(is_bad)
         ]
         if bad_values:
@@ -427,7 +428,7 @@ class Pad:
     def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                "{option}: it is {feature}, lists of lists, which have no one length",
+                "{option}: it is {feature}, lists of lists, which do not have one length",
                 option=option("pad_or_cut" if self.cuts_longer else "pad", feature.name),
                 feature=feature.describe(),
             )
@@ -452,7 +453,7 @@ class Pad:
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
             raise UsageError(
-                "{pad}: {value} is no {dtype}",
+                "{pad}: {value} is not {dtype}",
                 pad=option("pad", feature.name),
                 value=repr(self.value),
                 dtype=feature.dtype,
@@ -467,8 +468,8 @@ class Pad:
             (
                 int(row),
                 Message(
-                    "{lengths} items, more than the {length} to pad to ({pad_or_cut} drops the "
-                    "others)",
+                    "{lengths} items, more than the length of {length} (to cut "
+                    "longer lists: {pad_or_cut})",
                     lengths=lengths[row],
                     length=self.length,
                     pad_or_cut=option("pad_or_cut"),
@@ -559,7 +560,7 @@ def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
     steps = tuple(NameClasses(feature.name) for feature in schema if feature.classes is not None)
     if not steps:
         raise UsageError(
-            "{class_names}: the schema has class names for no feature",
+            "{class_names}: no feature of the schema has class names",
             class_names=option("class_names"),
         )
     return steps

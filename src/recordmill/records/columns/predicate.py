@@ -59,8 +59,8 @@ def find_referenced_columns(
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for cause in _find_volatile_parts(connection, nodes, {name.lower() for name in names}):
         raise UsageError(
-            "{condition}: {cause}, so it would not select the same records each time; it may "
-            "look at a record's own features only{remedy}",
+            "{condition}: {cause}, so it would not select the same records each "
+            "time; it may use only the features of a record{remedy}",
             condition=quoted_condition,
             cause=cause,
             remedy=(
@@ -127,11 +127,11 @@ def _find_volatile_parts(
     for node in nodes:
         kind = node.get("class")
         if kind == "SUBQUERY":
-            yield "it holds a query of its own, which sees some of the records only"
+            yield "it contains a query, which would see only some of the records"
         elif kind == "COLUMN_REF":
             name = node["column_names"][-1].lower()
             if name not in names and name in _VOLATILE_NAMES | _ROW_NUMBER_NAMES:
-                yield f"{name} is not decided by the record"
+                yield f"{name} does not depend on the record"
         elif kind == "FUNCTION" and _is_volatile(connection, node["function_name"]):
             yield f"{node['function_name']}() gives another value each time"
 
@@ -186,7 +186,8 @@ class Predicate:
             lower = [name.lower() for name in schema.names]
             if repeated := [name for name in schema.names if lower.count(name.lower()) > 1]:
                 raise UsageError(
-                    "{condition}: SQL does not tell {names}; give a pyarrow expression from Python",
+                    "{condition}: SQL does not distinguish {names}; use a pyarrow "
+                    "expression in Python",
                     condition=self.text,
                     names=" from ".join(map(repr, repeated[:2])),
                 )

@@ -178,7 +178,7 @@ def decode_lenient(
                 name := find_invalid_name(_record_bytes(data, starts, lengths, good[row]))
             ):
                 reason += (
-                    f"; it holds one called {name!r}, which is no name (UTF-8 text without NUL)"
+                    f"; it holds one called {name!r}, which is not a name (UTF-8 text without NUL)"
                 )
             bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
         good = good[status == 0]

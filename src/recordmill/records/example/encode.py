@@ -326,7 +326,7 @@ def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
 def _encode_payloads(entries: Sequence[FlatEntry], schema: Schema) -> Frames:
     if len(entries) != 1 or entries[0].value_splits is None or entries[0].splits is not None:
         raise ValueError(
-            "records that are no Examples are one column of bytes, not "
+            "records that are not Examples are one column of bytes, not "
             f"{', '.join(f.name + ' ' + f.describe() for f in schema)}"
         )
     entry = entries[0]

@@ -345,7 +345,7 @@ def _check_limits(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.scans > MAX_JPEG_SCANS:
         raise BadImage(
             TOO_LARGE,
-            f"{header.scans} scans, of which more than {MAX_JPEG_SCANS} take for ever to decode",
+            f"{header.scans} scans; more than {MAX_JPEG_SCANS} take too long to decode",
         )
     return header
 
@@ -357,11 +357,12 @@ def _format_error(head: bytes) -> BadImage:
     if format_name:
         return BadImage(
             UNKNOWN_IMAGE_FORMAT,
-            f"{format_name} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it",
+            f"{format_name} is not one of the supported formats: "
+            f"{', '.join(IMAGE_FORMATS)}; convert it",
         )
     return BadImage(
         UNKNOWN_IMAGE_FORMAT,
-        f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}",
+        f"begins with {head[:8].hex(' ')}, which is not one of {', '.join(IMAGE_FORMATS)}",
     )
 
 

@@ -207,7 +207,7 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """
     values, mode, _ = decode_values(data, header)
     if mode not in ("1", "L", "P", "I"):
-        raise BadImage(DECODE_FAILED, f"pixels of {mode}, and a mask has one number a pixel")
+        raise BadImage(DECODE_FAILED, f"pixels of {mode}, and a mask has one number per pixel")
     return values.astype(np.int32)[:, :, None]
 
 

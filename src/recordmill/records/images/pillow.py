@@ -107,11 +107,12 @@ class _BoundedFile:
         start, end = self._position, len(self._view) if size < 0 else self._position + size
         if end > len(self._view):
             raise BadImage(
-                TRUNCATED, f"the file ends before byte {end}, inside of what begins at byte {start}"
+                TRUNCATED,
+                f"the file ends before byte {end}, inside the part that begins at byte {start}",
             )
         self._position, self._read_budget = end, self._read_budget - (end - start)
         if self._read_budget < 0:
-            raise BadImage(CORRUPT, "parts of the header lie upon each other")
+            raise BadImage(CORRUPT, "parts of the header overlap")
         return bytes(self._view[start:end])
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -242,7 +243,7 @@ def _read_tiff(view: memoryview) -> ImageHeader:
         counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MAX_SIDE_PIXELS))
     if (offsets < 0).any() or (counts < 0).any() or (counts > len(view) - offsets).any():
         raise BadImage(
-            TRUNCATED, f"a strip or tile of pixels lies beyond the {len(view)} bytes of the file"
+            TRUNCATED, f"a strip or tile of pixels is beyond the {len(view)} bytes of the file"
         )
     colour = (
         PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_COLOURS)

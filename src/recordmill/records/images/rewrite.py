@@ -153,7 +153,7 @@ class RewriteRule:
         size = None if resize is None else parse_image_size(resize)
         if size is not None and not (min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
             raise UsageError(
-                "{resize}: 1 to {max_pixels} pixels",
+                "{resize}: the size must be 1 to {max_pixels} pixels",
                 resize=option("resize", resize),
                 max_pixels=MAX_PIXELS,
             )
@@ -164,7 +164,7 @@ class RewriteRule:
             match is None or not 1 <= quality <= 100 or (is_png and match[2])
         ):
             raise UsageError(
-                "{reencode}: png, or jpeg or webp, with a quality of 1 to 100 as in jpeg:90",
+                "{reencode}: write png, or jpeg or webp with a quality of 1 to 100 as in jpeg:90",
                 reencode=option("reencode", reencode),
             )
         if size is None and match is None:
@@ -189,7 +189,7 @@ class RewriteRule:
                 f"as {kind}",
                 "" if self.format == "PNG" else f" of quality {self.quality}",
             )
-        return f"{size}turned upright and written anew {kind}{quality}, without metadata"
+        return f"{size}turned upright and encoded again {kind}{quality}, without metadata"
 
     def place_image(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
         """Determines how the rule turns, crops and resizes an image.

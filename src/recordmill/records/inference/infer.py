@@ -261,7 +261,7 @@ class Inference:
                 )
                 lines.append(f"feature {name!r}: {kinds}")
             if per_step and self.feature_name(name, per_step) in context:
-                lines.append(f"feature {name!r}: stands in the context and in the feature lists")
+                lines.append(f"feature {name!r}: is in the context and in the feature lists")
         return lines
 
     def without_conflicts(self, names: Collection[str]) -> Inference:
@@ -296,8 +296,9 @@ class Inference:
         """
         if self.message == feature.OPAQUE_BYTES and self.bad_name_message:
             raise DataError(
-                "{bad_name_message}, which is no name (UTF-8 text without NUL), so that "
-                "these are no Examples; mend what wrote them, or give a schema ({schema})",
+                "{bad_name_message}, which is not a name (UTF-8 text without NUL), "
+                "so these are not Examples; fix the program that wrote them, or pass "
+                "a schema ({schema})",
                 bad_name_message=self.bad_name_message,
                 schema=option("schema", "FILE"),
             )
@@ -309,8 +310,8 @@ class Inference:
         if conflicts:
             suffix = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
-                "no schema fits all records: {conflicts}{suffix}; a schema ({schema}) says "
-                "which is meant, and the other records are bad ones",
+                "no schema fits all records: {conflicts}{suffix}; pass a schema "
+                "({schema}) to choose one, and the other records become rejects",
                 conflicts=conflicts[0],
                 suffix=suffix,
                 schema=option("schema", "FILE"),
@@ -446,7 +447,8 @@ def infer(
     if outcome is None:
         feature.check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
-            f"names of features of more than {_MAX_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
+            f"names of features of more than {_MAX_NAME_BYTES >> 20} MiB: they seem "
+            "to be data; pass a schema",
             source=source,
         )
     status, maps = outcome

@@ -224,7 +224,7 @@ def read_dtype_and_shape(payload: bytes) -> tuple[str, tuple[int, ...]]:
         np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64)
     )
     if headers.status[0] == TensorStatus.NOT_A_TENSOR:
-        raise DataError("no TensorProto")
+        raise DataError("not a TensorProto")
     if (number := int(headers.dtype[0])) not in TENSOR_DTYPES:
         # strings, complex numbers and quantized types
         dtype_name = _UNSUPPORTED_DTYPES.get(number, f"DataType {number}")

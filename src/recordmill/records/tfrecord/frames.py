@@ -392,7 +392,7 @@ def describe_frame_fault(
         return f"truncated: the record needs {length + FRAME_OVERHEAD_BYTES} bytes and {bytes_left} are left"
     if code == native.FrameCode.BAD_PAYLOAD_CRC:
         return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
-    return "CRC of the length is wrong: damaged, or no TFRecord file"
+    return "CRC of the length is wrong: damaged, or not a TFRecord file"
 
 
 def scan_frames(

@@ -417,7 +417,7 @@ class FrameScanner:
         if self._gap is not None:
             self._offset, size = self._offset + size, 0
             damage.append(self._close_gap())
-        reason = f"{error.place}: {error.reason}; what is behind it is lost"
+        reason = f"{error.place}: {error.reason}; the rest of the file is lost"
         damage.append(
             Damage(
                 record=self._record,

@@ -316,9 +316,10 @@ class FilesWriter(OutputWriter):
         messages = {
             _WITHOUT_FILE: f"without {self._layout.file_feature!r}: no file, and {FILE_NAME_FIELD} is null in {METADATA_NAME}",
             _WITHOUT_NAME: f"without {self._layout.name_feature!r}: the record's number names the file",
-            _UNSAFE_NAME: f"whose {self._layout.name_feature!r} is no safe name of a file below a folder (absolute, '..', too "
-            "long, ...): the record's number names it",
-            _TAKEN_NAME: "whose file name another file had already: the record's number was added to it",
+            _UNSAFE_NAME: f"whose {self._layout.name_feature!r} is not a safe file "
+            "name (absolute, '..', too long, ...): the record's number "
+            "names the file",
+            _TAKEN_NAME: "whose file name was already used: the record's number was added to it",
         }
         return tuple(
             f"{self._counts[note]:,} record{'s' if self._counts[note] > 1 else ''} {text}"
@@ -381,7 +382,8 @@ class FilesWriter(OutputWriter):
                 name = make_alternative_name(str(base_name), number, attempt)
                 attempt += 1
         raise RecordmillError(
-            f"record {number}: the file system takes no name for its file, not even {number:08d}.{extension}"
+            f"record {number}: the file system accepts no name for its file, not even "
+            f"{number:08d}.{extension}"
         )
 
     def _requested_name(self, record_name: object, extension: str) -> str | None:

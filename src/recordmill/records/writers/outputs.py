@@ -151,9 +151,11 @@ class Output:
 OUTPUTS = (
     Output(
         "parquet",
-        "real columns: scalars, lists, tensors as fixed-size lists (variable ones where they may be missing)\n"
-        "in row groups of --row-group-size, zstd level 1, dictionaries for texts and whole numbers, statistics,\n"
-        "and the schema in the metadata",
+        (
+            "columns of scalars, lists, and tensors as fixed-size lists (variable ones if they may be missing),\n"
+            "in row groups of --row-group-size, with zstd level 1, dictionaries for texts and whole numbers,\n"
+            "statistics, and the schema in the metadata"
+        ),
         "records.writers.parquet:open_parquet",
         options_function="records.writers.parquet:parse_parquet_options",
         buffer_bytes=_GROUP_BUFFER_BYTES,
@@ -163,9 +165,11 @@ OUTPUTS = (
     ),
     Output(
         "npy",
-        "a folder per split with a file per feature; variable lengths as NAME.values.npy and NAME.row_splits.npy,\n"
-        "text and bytes likewise, NAME.valid.npy where a feature may be missing;\n"
-        "recordmill.reader.open_columns(FOLDER) opens all of them",
+        (
+            "a folder per split with a file per feature; lists, text and bytes have NAME.values.npy and\n"
+            "NAME.row_splits.npy, and features that may be missing have NAME.valid.npy;\n"
+            "recordmill.reader.open_columns(FOLDER) opens all of them"
+        ),
         "records.writers.npy:NpyWriter",
         per_split=True,
         is_folder=True,
@@ -173,34 +177,40 @@ OUTPUTS = (
     ),
     Output(
         "npz",
-        "the same in one file per split, if it fits --memory",
+        "the arrays of npy in one file per split, if it fits --memory",
         "records.writers.npy:NpzWriter",
         per_split=True,
         holds_ragged=False,
         must_fit_memory=True,
     ),
-    Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:ArrowWriter"),
+    Output(
+        "arrow", "Arrow IPC files, which can be memory-mapped", "records.writers.arrow:ArrowWriter"
+    ),
     Output(
         "jsonl",
-        "a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null",
+        "one JSON object per line, for small data sets; tensors are nested lists, bytes base64, missing "
+        "values null",
         "records.writers.jsonl:JsonWriter",
     ),
     Output(
         "csv",
-        "single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name",
+        "single numbers and texts with a header, for small data sets; lists, tensors and "
+        "bytes are refused",
         "records.writers.csv:CsvWriter",
         schema_check="records.writers.csv:check_csv",
     ),
     Output(
         "files",
-        "a folder per split with a file per record, the bytes of one feature as they are, and metadata.jsonl, which\n"
-        "holds the others as jsonl does; its first field is file_name, as Hugging Face's ImageFolder wants it (null\n"
-        "where a record lacks the feature).\n"
-        "The files are --file-feature, or the only bytes feature that holds images (the only one, if none does).\n"
-        '--name-feature names them, or "source" as build wrote it (without the folder that said the split), or else\n'
-        "the record's number in the split, from 0, in folders of 10,000.\n"
-        "Names that lead out of the folder or that no system takes become the number; a name that is taken gets the\n"
-        "number added. Both are counted",
+        (
+            "a folder per split with a file per record, which has the bytes of one feature, and metadata.jsonl with the\n"
+            "other features; its first field is file_name, as for Hugging Face's ImageFolder (null if a record lacks\n"
+            "the feature).\n"
+            "The files are --file-feature, or the only bytes feature with images, or the only bytes feature.\n"
+            'They are named by --name-feature, or by "source" from the build (without the folder of the split), or by\n'
+            "the record's number in the split, from 0, in folders of 10,000.\n"
+            "If a name leads out of the folder or is not possible, the number is used. If a name occurs twice, the\n"
+            "number is added. Both are counted"
+        ),
         "records.writers.files:open_files",
         options_function="records.writers.files:FileOptions",
         needs_layout=True,
@@ -222,7 +232,7 @@ def find_output(name: str) -> Output:
         if output.name == name:
             return output
     raise UsageError(
-        "{to}: one of {output_names}{did_you_mean}",
+        "{to}: must be one of {output_names}{did_you_mean}",
         to=option("to", name),
         output_names=", ".join(OUTPUT_NAMES),
         did_you_mean=did_you_mean(name, OUTPUT_NAMES),

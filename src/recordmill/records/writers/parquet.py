@@ -70,7 +70,7 @@ class ParquetWriteOptions:
         if self.compression not in MAX_COMPRESSION_LEVELS:
             suggestion = did_you_mean(self.compression, MAX_COMPRESSION_LEVELS)
             raise UsageError(
-                "{compression}: one of {max_compression_levels}{suggestion}",
+                "{compression}: must be one of {max_compression_levels}{suggestion}",
                 compression=option("compression", self.compression),
                 max_compression_levels=", ".join(MAX_COMPRESSION_LEVELS),
                 suggestion=suggestion,
@@ -92,13 +92,13 @@ class ParquetWriteOptions:
             )
         if self.group_rows is not None and not 1 <= self.group_rows <= ROW_GROUP_ROWS:
             raise UsageError(
-                "{row_group_rows}: 1 to {row_group_rows2}",
+                "{row_group_rows}: must be 1 to {row_group_rows2}",
                 row_group_rows=option("row_group_rows", self.group_rows),
                 row_group_rows2=ROW_GROUP_ROWS,
             )
         if not 1 <= self.group_bytes <= MAX_GROUP_BYTES:
             raise UsageError(
-                "{row_group_size}: 1 byte to {max_group_bytes} MiB",
+                "{row_group_size}: must be 1 byte to {max_group_bytes} MiB",
                 row_group_size=option("row_group_size", self.group_bytes),
                 max_group_bytes=MAX_GROUP_BYTES >> 20,
             )
@@ -120,7 +120,7 @@ def parse_parquet_options(
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
         raise UsageError(
-            "{compression}: a name, or a name and a level as in zstd:9",
+            "{compression}: write a name, or a name and a level as in zstd:9",
             compression=option("compression", compression),
         )
     group_bytes = parse_size(row_group_size, "row_group_size")

@@ -174,7 +174,10 @@ def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, st
             rows, values = rows[np.asarray(values.value_parent_indices())], values.flatten()
         outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(feature.classes)))
         for at in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
-            reason = f"{values[at].as_py()} is none of the {len(feature.classes):,} classes that the schema names"
+            reason = (
+                f"{values[at].as_py()} is not one of the {len(feature.classes):,}"
+                " classes of the schema"
+            )
             bad.setdefault(int(rows[at]), (feature.name, reason))
     return bad
 

@@ -35,7 +35,9 @@ class Sample:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise UsageError("{infer_from}: 1 or more", infer_from=option("infer_from", self.size))
+            raise UsageError(
+                "{infer_from}: must be 1 or more", infer_from=option("infer_from", self.size)
+            )
 
     @classmethod
     def parse(cls, text: str | int) -> Sample:
@@ -50,7 +52,7 @@ class Sample:
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
             raise UsageError(
-                "{infer_from}: a number of records, or of whole files as in 20files",
+                "{infer_from}: write a number of records, or of files as in 20files",
                 infer_from=option("infer_from", text),
             )
         return cls(int(match[1]), match[2] is not None)

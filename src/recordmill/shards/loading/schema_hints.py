@@ -82,7 +82,7 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
         except DataError as error:
             notes.append(Message("not used: {error}", error=error))
     if None in paths and hints:
-        return None, [f"not used: {hints[0].path}, which stands beside some of the files only"]
+        return None, [(f"not used: {hints[0].path}, which is next to only some of the files")]
     if any(
         (hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]
     ):
@@ -208,7 +208,7 @@ def _read_json(path: str) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"can't be read: {error}", source=path) from None
     if not isinstance(content, dict):
-        raise DataError("is no JSON object", source=path)
+        raise DataError("is not a JSON object", source=path)
     return content
 
 
@@ -228,7 +228,7 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
         The schema, and notes on the parts that were used and not used.
     """
     if schema.message == OPAQUE_BYTES:
-        return schema, [f"not used: {hint.path}; the records are no Examples"]
+        return schema, [f"not used: {hint.path}; the records are not Examples"]
     contradictions = find_contradictions(schema, inference, hint)
     refined = {
         feature.name: _merge_features(hint.features[feature.name], feature)
@@ -242,7 +242,8 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
             f"{name} ({why})" for name, why in list(contradictions.items())[:_MAX_SHOWN]
         )
         notes.append(
-            f"not used of {hint.path}: {examples}{f' and {len(contradictions) - _MAX_SHOWN} more' if len(contradictions) > _MAX_SHOWN else ''}"
+            f"not used from {hint.path}: {examples}"
+            f"{f' and {len(contradictions) - _MAX_SHOWN} more' if len(contradictions) > _MAX_SHOWN else ''}"
         )
     features = tuple(refined.get(feature.name, feature) for feature in schema)
     return Schema(
@@ -269,7 +270,7 @@ def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
 
 def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
     """Returns the reason why the records contradict the hint, or None."""
-    message = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
+    message = f"it declares {hinted.describe()}, but the records contain {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
     if (
         counts is None
@@ -281,7 +282,7 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
     if not counts.kinds:
         return None
     if hinted.dtype == "string" and not counts.is_text:
-        return f"{message} that are no UTF-8 text"
+        return f"{message} that are not UTF-8 text"
     if not (_raw_fits(hinted, counts) if hinted.raw else _lengths_fit(hinted, inferred, counts)):
         return message
     bounds = _INTEGER_RANGES.get(hinted.dtype)
@@ -291,7 +292,10 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
         and counts.max_int is not None
         and not bounds[0] <= counts.min_int <= counts.max_int <= bounds[1]
     ):
-        return f"it says {hinted.dtype}, the records hold {counts.min_int} to {counts.max_int}"
+        return (
+            f"it declares {hinted.dtype}, but the records contain {counts.min_int} "
+            f"to {counts.max_int}"
+        )
     return None
 
 

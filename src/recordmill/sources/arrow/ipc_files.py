@@ -224,7 +224,7 @@ def _read_batches(file: InputFile, numbers: range | None) -> Iterator[pa.RecordB
             yield from stream
             if data.tell() < data.size():
                 raise DataError(
-                    f"something follows the end of the Arrow stream at byte {data.tell()}",
+                    f"there is data after the end of the Arrow stream at byte {data.tell()}",
                     source=file.name,
                 )
             return

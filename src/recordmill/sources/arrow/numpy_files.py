@@ -246,8 +246,9 @@ class _StoredArray:
         """
         if self.dtype.hasobject:
             raise self.data_error(
-                "holds Python objects, which only unpickling reads, and that runs code: save it anew as numbers or "
-                "text, such as x.astype(str); or, if you trust it, load it and give its arrays to recordmill.build"
+                "holds Python objects, which only unpickling reads, and that runs "
+                "code: save it as numbers or text, such as x.astype(str); or, if you "
+                "trust it, load it and give its arrays to recordmill.build"
             )
         if not self.shape:
             raise self.data_error(
@@ -508,7 +509,7 @@ def _group_arrays(
             f"columns of the same rows: {', '.join(array.file.name for _, array in largest[:3])}"
         )
     if rowless:
-        notes.append(f"left out, for they have no rows: {', '.join(sorted(rowless)[:3])}")
+        notes.append(f"left out, because they have no rows: {', '.join(sorted(rowless)[:3])}")
     return tables, notes
 
 
@@ -722,7 +723,7 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
             return arrays
     except Exception as error:  # zipfile and numpy raise many types of errors for damage
         raise DataError(
-            "is no file of NumPy's, or damaged: {error}", error=error, source=file.name
+            "is not a NumPy file, or it is damaged: {error}", error=error, source=file.name
         ) from None
 
 
@@ -789,7 +790,7 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
         array = _parse_header(file, file.name, data[:_HEAD_BYTES], size=len(data), offset=0)
     except Exception as error:  # as in _read_headers
         raise DataError(
-            "is no file of NumPy's, or damaged: {error}", error=error, source=file.name
+            "is not a NumPy file, or it is damaged: {error}", error=error, source=file.name
         ) from None
     # a single value and Fortran order are accepted here, since no rows are read in ranges
     replace(array, shape=array.shape or (1,), is_fortran=False).check()

@@ -232,7 +232,8 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
     for group in groups:
         if group.num_columns != file_metadata.num_columns or group.num_rows < 0:
             raise DataError(
-                "is damaged: a row group has not the columns or rows of the file", source=file.name
+                "is damaged: a row group does not have the columns or rows of the file",
+                source=file.name,
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
     null_counts = _null_counts(file_metadata, schema)
@@ -285,7 +286,8 @@ def _open_parquet(
         UnicodeDecodeError,
     ) as error:  # UnicodeDecodeError: the name of a column is not UTF-8
         raise DataError(
-            f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name
+            f"is not a Parquet file, or it is damaged: {str(error).splitlines()[0]}",
+            source=file.name,
         ) from None
 
 

@@ -181,8 +181,8 @@ def _unmask(name: str, value: Any, row: int) -> Any:
     mask = np.ma.getmaskarray(value)
     if mask.any() and not mask.all():
         raise DataError(
-            f"{name!r} is an array of which some items are masked, and a tensor has no holes; fill them, or mask all "
-            "of it, which is then missing",
+            f"{name!r} is an array of which some items are masked, and a tensor can't "
+            "have missing items; fill them, or mask all of it, which is then missing",
             source="memory",
             place=f"row {row}",
         )
@@ -423,7 +423,8 @@ def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exce
             high = middle
     text = str(error).split("\n")[0][:200]
     return DataError(
-        f"{name!r} is {quote_value(values[high - 1])}, which does not go with the rows before it: {text}",
+        f"{name!r} is {quote_value(values[high - 1])}, which does not fit the rows "
+        f"before it: {text}",
         source="memory",
         place=f"row {first_row + high - 1}",
     )

@@ -66,7 +66,9 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     if not isinstance(values, Mapping):
         raise UsageError(f"example takes a dict of values by feature name, not {values!r:.99}")
     if schema is not None and (unknown := [name for name in values if name not in schema]):
-        raise ValueError(f"{unknown} are no features of the schema, which has {list(schema.names)}")
+        raise ValueError(
+            f"{unknown} are not features of the schema, which has {list(schema.names)}"
+        )
     if schema is not None and schema.message != EXAMPLE:
         raise ValueError(f"the schema's message is {schema.message}; this function makes Examples")
     present = {name: _to_numpy(value) for name, value in values.items() if value is not None}

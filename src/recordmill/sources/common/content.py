@@ -52,10 +52,10 @@ IMAGE_CONTENT, CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "images", "csv", "json
 # Not data: documentation, code, markup and archives. Read as text only on the user's request.
 OTHER_CONTENT = "other"
 BINARY_CONTENT = "binary"  # not even text
-UNKNOWN_FORMAT = "no text and no format known here"
+UNKNOWN_FORMAT = "neither text nor a known format"
 # Read as data only if a listing has no other data. Otherwise it most likely describes the data.
 JSON_ARRAY_FORMAT = "a JSON array of objects"
-JSON_DOCUMENT_FORMAT = "one JSON document, neither an object a line nor an array of objects"
+JSON_DOCUMENT_FORMAT = "one JSON document, neither one object per line nor an array of objects"
 _YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_YOLO_FILES = 8  # text files that are searched for lines of YOLO
 _MAX_KEY_DEPTH = 8  # keys that lead to an array of objects in a JSON document
@@ -231,7 +231,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
         return Content(OTHER_CONTENT, "a paper")
     if content is not None and hint is not None and not find_kind(hint).is_textual:
         # A page of an error, or a pointer of Git LFS, under the name of data.
-        return Content(hint, f"{content.detail}, and not what its extension stands for")
+        return Content(hint, f"{content.detail}, which does not fit its extension")
     # Many services write their logs as JSON Lines, which are data.
     is_objects = main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
     if main_extension in NO_DATA_EXTENSIONS and not is_objects:
@@ -352,7 +352,7 @@ def recognize_jsonl(sample: ContentSample) -> str:
     if text.lstrip()[:1] == "{":
         objects = _count_json_objects(text, is_complete=sample.is_complete)
         if objects >= 2 or (sample.hint == JSONL_CONTENT and objects != 0):
-            return "a JSON object a line"
+            return "JSON with one object per line"
     return "named as JSON lines" if sample.hint == JSONL_CONTENT else ""
 
 
@@ -367,7 +367,7 @@ def recognize_csv(sample: ContentSample) -> str:
         sample.text or "", is_complete=sample.is_complete, is_named_csv=sample.hint == CSV_CONTENT
     )
     if num_fields:
-        return f"{num_fields} fields per row, separated by {delimiter!r}"
+        return f"a table with {num_fields} fields per row, separated by {delimiter!r}"
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
 
 
@@ -595,7 +595,10 @@ def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[
         )
         commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
-            "which data is meant? There are {candidates}. Say {commands}, or name the files{hint}",
+            (
+                "the inputs contain several kinds of data: {candidates}. Use {commands}, "
+                "or name the files{hint}"
+            ),
             candidates=candidates,
             commands=commands,
             hint=_annotation_hint(listing, files_by_kind, yolo),
@@ -605,7 +608,7 @@ def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[
     other_extensions = _describe_extensions(
         groups, [name for name in (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT) if name != kind]
     )
-    return kind, f"{reason}; beside it: {other_extensions}" if other_extensions else reason
+    return kind, f"{reason}; other files: {other_extensions}" if other_extensions else reason
 
 
 def filter_kind(listing: Listing, kind: str) -> Listing:

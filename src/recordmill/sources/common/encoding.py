@@ -85,7 +85,7 @@ def normalize_encoding(encoding: str) -> str:
     except (LookupError, ValueError):
         raise UsageError(f"encoding {encoding!r} is unknown; {_EXAMPLES}") from None
     if not codec._is_text_encoding or codec.name in _NON_FILE_CODECS:
-        raise UsageError(f"encoding {encoding!r} is no encoding of text files; {_EXAMPLES}")
+        raise UsageError(f"encoding {encoding!r} is not an encoding of text; {_EXAMPLES}")
     return codec.name
 
 
@@ -153,7 +153,7 @@ def is_plain_utf8(file: InputFile, declared_encoding: str) -> bool:
     """
     head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
     if description := describe_non_text(head):
-        raise DataError(f"this is no text but {description}", source=file.name)
+        raise DataError(f"this is not text but {description}", source=file.name)
     return (
         resolve_compression(head) == UNCOMPRESSED
         and resolve_encoding(head, declared_encoding) == UTF8_ENCODING

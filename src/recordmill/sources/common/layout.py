@@ -114,7 +114,7 @@ def read_layout(
         )
         if not class_names:
             raise UsageError(
-                "{label_regex}: no file has such a name; {table} is one",
+                "{label_regex}: no file name matches; the first one is {table}",
                 label_regex=option("label_regex", class_from.pattern),
                 table=table[0].name,
             )
@@ -167,7 +167,10 @@ def leave_out_submissions(listing: Listing) -> Listing:
         return listing
     names = list(listing.files.filter(is_submission).names())
     shown = ", ".join(names[:_MAX_SHOWN_NAMES]) + ", ..." * (len(names) > _MAX_SHOWN_NAMES)
-    note = f"left out {len(names)} file(s) for handing in results: {shown} (to have them, name the files)"
+    note = (
+        f"left out {len(names)} file(s) that are templates for submissions: {shown}"
+        " (to read them, name the files)"
+    )
     return replace(listing, files=files, notes=(*listing.notes, note))
 
 
@@ -191,7 +194,7 @@ def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pat
         pattern = re.compile(label_regex)
     except re.error as error:
         raise UsageError(
-            "{label_regex}: no regular expression: {error}",
+            "{label_regex}: not a regular expression: {error}",
             label_regex=option("label_regex", label_regex),
             error=error,
         ) from None
@@ -240,7 +243,10 @@ def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[st
     unused_names = [name for name in read_partitions(files) if name not in columns]
     return (
         (
-            f"what folders called {', '.join(f'{name}=...' for name in unused_names)} say becomes no column",
+            (
+                f"folders named {', '.join((f'{name}=...' for name in unused_names))} do "
+                "not become columns"
+            ),
         )
         if unused_names
         else ()
@@ -358,14 +364,19 @@ def _assign_splits(
         return name_splits, [f"splits by file name: {_format_counts(name_splits)}"]
     if split_from == NAME_LAYOUT:
         raise UsageError(
-            "{files}: this file's name says no split; rename it, or leave {split_from} out",
+            (
+                "{files}: the name of this file contains no split; rename it, or leave "
+                "out {split_from}"
+            ),
             files=files[int(np.argmax(is_missing))].name,
             split_from=option("split_from", "names"),
         )
     if num_with_split := int(np.count_nonzero(~is_missing)):
         notes.append(
-            f"no splits by file name: only {num_with_split} of {len(name_splits)} names say one, and "
-            f"{files[int(np.argmax(is_missing))].name} does not; give the others alone to have their splits"
+            f"no splits by file name, because only {num_with_split} of "
+            f"{len(name_splits)} names contain one, and "
+            f"{files[int(np.argmax(is_missing))].name} does not; to use them, pass "
+            "the other files only"
         )
     return no_splits, notes
 
@@ -459,9 +470,9 @@ def _check_no_partial_splits(
         else "no folder names a split"
     )
     raise UsageError(
-        "{description}, but {outside_count} file(s) lie outside them, such as "
-        "{files}: move them, give the split folders alone as INPUT, or say "
-        "{split_from} to take such folders as any other",
+        "{description}, but {outside_count} file(s) are outside them, such as "
+        "{files}: move them, pass only the split folders as INPUT, or use "
+        "{split_from} to ignore the names of these folders",
         description=description,
         outside_count=len(outside),
         files=files[int(outside[0])].name,
@@ -611,15 +622,15 @@ def exclude_unlabelled_files(
         is_inside = np.fromiter(
             ("/" in name for name in kept_files.names()), np.bool_, len(kept_files)
         )
-        outside_reason = "stand outside the folders of the splits and have no split"
+        outside_reason = "are outside the folders of the splits and have no split"
         notes += _note_excluded_files(kept_files, ~is_inside, outside_reason, "move them into one")
         kept_files = kept_files.filter(is_inside)
     layout = read_layout(kept_files, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (is_labelled := ~null_mask(layout.classes)).all():
         remedy = Message(
-            "say {unlabelled} to have them without a label", unlabelled=option("unlabelled", "keep")
+            "use {unlabelled} to read them without a label", unlabelled=option("unlabelled", "keep")
         )
-        reason = "stand outside every class folder and have no label"
+        reason = "are outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):
             reason = Message(
                 "have no label by {label_regex}",
@@ -685,12 +696,12 @@ def _note_excluded_files(
     )
     if 2 * count >= len(files):
         raise UsageError(
-            "{summary}; move them away, {remedy}, or {class_from} for no labels",
+            ("{summary}; move them away, {remedy}, or use {class_from} to read all without labels"),
             summary=summary,
             remedy=remedy,
             class_from=option("class_from", "none"),
         )
-    return [Message("left out: {summary} (to have them, {remedy})", summary=summary, remedy=remedy)]
+    return [Message("left out: {summary} (to read them, {remedy})", summary=summary, remedy=remedy)]
 
 
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:
@@ -744,7 +755,7 @@ def reject_unknown_classes(
     is_kept = np.array(
         [name is None or name in known_names for name in file_class_names], np.bool_
     )[name_ids]
-    message = f"is none of the classes that the schema names: {class_list}"
+    message = f"is not one of the classes of the schema: {class_list}"
     rejects = [
         Reject(files[row].name, "", "class", f"class {file_class_names[name_ids[row]]!r} {message}")
         for row in np.flatnonzero(~is_kept).tolist()

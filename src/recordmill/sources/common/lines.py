@@ -71,7 +71,7 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
     """Returns a note on the blank lines of files.
 
     >>> note_blank_lines(Counter({"a.csv": 3}))
-    ('blank lines, which are no records (3): a.csv',)
+    ('blank lines, which are not records (3): a.csv',)
 
     Args:
         lines_by_file: Number of blank lines by file name.
@@ -79,7 +79,7 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
     names = [name for name, lines in lines_by_file.items() if lines]
     name_list = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (
-        (f"blank lines, which are no records ({lines_by_file.total():,}): {name_list}",)
+        (f"blank lines, which are not records ({lines_by_file.total():,}): {name_list}",)
         if names
         else ()
     )

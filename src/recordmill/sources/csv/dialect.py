@@ -147,7 +147,7 @@ class CsvOptions(TableOptions, CsvDialect):
             )
         if not 1 <= self.max_line_bytes <= _MAX_ROW_BYTES:
             raise UsageError(
-                "{max_line_bytes}: it lies between 1 and {max_row_bytes}",
+                "{max_line_bytes}: it must be between 1 and {max_row_bytes}",
                 max_line_bytes=option("max_line_bytes", self.max_line_bytes),
                 max_row_bytes=_MAX_ROW_BYTES,
             )

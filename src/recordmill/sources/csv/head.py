@@ -126,7 +126,7 @@ class _HeadReader:
         raw_head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
         self._compression = resolve_compression(raw_head)
         if description := describe_non_text(raw_head):
-            raise DataError(f"this is no CSV but {description}", source=file.name)
+            raise DataError(f"this is not CSV but {description}", source=file.name)
         blocks = open_blocks(
             file.path,
             block_bytes=COMPRESSED_HEAD_BYTES,
@@ -179,7 +179,7 @@ class _HeadReader:
             unquoted_trial = self._split_rows(start, trial.delimiter, None)
             if unquoted_trial.share == 1.0:
                 trial = unquoted_trial
-                dialect_reason = "quotes are text: the first row goes on behind its closing quote"
+                dialect_reason = "quotes are text: the first row continues after a closing quote"
                 rows, data = self._read_first_row(start, line, trial)
         if len(rows.bad_rows):
             raise self._first_row_error(data, rows)
@@ -242,7 +242,7 @@ class _HeadReader:
             else "the file is damaged, or it is not text"
         )
         return DataError(
-            "it holds NUL bytes, so it is no CSV in this encoding; {remedy}",
+            "it contains NUL bytes, so it is not CSV in this encoding; {remedy}",
             remedy=remedy,
             source=self._source,
             place=f"byte {int(np.argmin(self._sample != 0))}",
@@ -375,8 +375,8 @@ class _HeadReader:
         ):
             backslash = "\\"
             raise DataError(
-                "{quote_bytes} stands in a quoted field: say {escape} if a backslash makes "
-                "{quote} literal, or {quote2} if it is text",
+                "{quote_bytes} is in a quoted field: use {escape} if a backslash "
+                "makes {quote} literal, or {quote2} if quotes are text",
                 quote_bytes=quote_bytes(match[0]),
                 escape=option("escape", backslash),
                 quote=trial.quote,
@@ -478,7 +478,7 @@ class _HeadReader:
         _, line, _, width, field_start, _ = rows.bad_rows[0].tolist()
         if width == native.CsvRowFault.STRAY_QUOTE:
             problem: str = Message(
-                "{problem} {line}; say {remedies}",
+                "{problem} {line}; use {remedies}",
                 problem=STRAY_QUOTE_PROBLEM,
                 line=quote_first_line(data[field_start:]),
                 remedies=STRAY_QUOTE_REMEDIES,
@@ -487,7 +487,9 @@ class _HeadReader:
             max_line_bytes = self._options.max_line_bytes
             problem = f"the first row is longer than {max_line_bytes:,} bytes, or a quote in it is never closed"
         else:
-            problem = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"
+            problem = (
+                f"the first row has {width:,} fields, and at most {MAX_FEATURES:,} are allowed"
+            )
         return DataError(problem, source=self._source, place=f"line {line}")
 
     def _column_names(
@@ -532,7 +534,7 @@ class _HeadReader:
             names = tuple(field.decode() for field in fields)
         except UnicodeDecodeError as error:
             raise DataError(
-                "the column name {quote_bytes} is no UTF-8; declare the file's "
+                "the column name {quote_bytes} is not UTF-8; declare the file's "
                 "{encoding}{suggest_encodings}",
                 quote_bytes=quote_bytes(error.object),
                 encoding=option("encoding"),
@@ -549,9 +551,9 @@ class _HeadReader:
             duplicate = next(name for name in filled_names if filled_names.count(name) > 1)
             columns = [index + 1 for index, name in enumerate(filled_names) if name == duplicate]
             raise DataError(
-                "columns {columns} and {columns2} are both named {quote_bytes}: if this row "
-                "is data, say {header}; if it names the columns, say {header2}, and give "
-                "each a name of its own with {names}",
+                "columns {columns} and {columns2} are both named {quote_bytes}: if "
+                "this row is data, use {header}; if it names the columns, use "
+                "{header2}, and give other names with {names}",
                 columns=columns[0],
                 columns2=columns[1],
                 quote_bytes=quote_bytes(duplicate.encode()),

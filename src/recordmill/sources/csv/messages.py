@@ -54,7 +54,7 @@ def explain_field(feature: Feature, fault_code: int, value: bytes) -> Fault:
     reason, problem = {
         native.FieldFault.WRONG_TYPE: (
             "type",
-            "is no {dtype}; mend it, add it to the null tokens, or use {remedy}",
+            "is not a valid {dtype}; fix it, add it to the null tokens, or use {remedy}",
         ),
         native.FieldFault.OUT_OF_RANGE: (
             "range",
@@ -69,11 +69,11 @@ def explain_field(feature: Feature, fault_code: int, value: bytes) -> Fault:
         native.FieldFault.TOO_FINE: ("range", "is finer than {dtype}; use {remedy}"),
         native.FieldFault.NOT_UTF8: (
             "encoding",
-            "is no UTF-8; use {remedy}, or declare the file's {encoding}",
+            "is not UTF-8; use {remedy}, or declare the file's {encoding}",
         ),
         native.FieldFault.NOT_A_CLASS: (
             "class",
-            "is none of the {classes} classes that the schema names",
+            "is not one of the {classes} classes of the schema",
         ),
         native.FieldFault.MISSING: ("null", "is a null, but the schema requires a value"),
     }[native.FieldFault(fault_code)]
@@ -145,8 +145,8 @@ def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: 
         return Fault(
             "row-bytes",
             Message(
-                "{problem}; reading goes on at the next line; mend the quote, or use {quote} "
-                "if quotes are text, or {max_line_bytes}",
+                "{problem}; reading continues at the next line; fix the quote, or "
+                "use {quote} if quotes are text, or {max_line_bytes}",
                 problem=problem,
                 quote=option("quote", "none"),
                 max_line_bytes=option("max_line_bytes"),
@@ -156,7 +156,7 @@ def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: 
         return Fault(
             "quotes",
             Message(
-                "{problem} {line}; mend it, or use {remedies}",
+                "{problem} {line}; fix it, or use {remedies}",
                 problem=STRAY_QUOTE_PROBLEM,
                 line=quoted_line,
                 remedies=STRAY_QUOTE_REMEDIES,
@@ -187,7 +187,7 @@ def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: 
     )
 
 
-STRAY_QUOTE_PROBLEM = "a field goes on behind its closing quote:"
+STRAY_QUOTE_PROBLEM = "a field continues after its closing quote:"
 STRAY_QUOTE_REMEDIES = Message(
     "{quote} if quotes are text, or {lenient_quotes} to drop these quotes",
     quote=option("quote", "none"),

@@ -80,8 +80,8 @@ def unify_dialects(
         ):
             if value != first_value:
                 raise DataError(
-                    "its {name} seems to be {value}, but that of {first_file} is {first_value}; "
-                    "say which with {option}",
+                    "its {name} seems to be {value}, but that of {first_file} is "
+                    "{first_value}; choose with {option}",
                     name=property_name,
                     value=repr(value),
                     first_file=first_file.name,
@@ -122,7 +122,7 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
                 value="it" if evidence.stray_quote_rows == 1 else "them",
             )
             raise DataError(
-                "{problem}; say {remedies}; {rejection}",
+                "{problem}; use {remedies}; {rejection}",
                 problem=stray_problem,
                 remedies=STRAY_QUOTE_REMEDIES,
                 rejection=rejection,
@@ -131,7 +131,8 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
             )
     if evidence.quotes_are_text:
         return (
-            f"quotes are text: without them all rows are whole, and {evidence.rows_broken_by_quotes:,} are not with them",
+            f"quotes are text: otherwise {evidence.rows_broken_by_quotes:,} rows "
+            "would be incomplete",
             (),
         )
     if not evidence.rows_across_lines:
@@ -141,13 +142,13 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
         if evidence.rows_across_lines > 1
         else "a field in quotes holds"
     )
-    problem = f"{field_count} line breaks, and each line is a row by itself"
+    problem = f"{field_count} line breaks, and each of these lines is a complete row"
     remedy = Message("{quote} if quotes are text", quote=option("quote", "none"))
     # With one column, every line would be a row without quotes. So this is only evidence with
     # several columns.
     if num_columns > 1 and evidence.quotes_are_doubtful:
         raise DataError(
-            "{problem}; say {remedy}, or {quote} if these lines belong together",
+            "{problem}; use {remedy}, or {quote} if these lines belong together",
             problem=problem,
             remedy=remedy,
             quote=option("quote", quote),
@@ -156,7 +157,7 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
         )
     return "", (
         Message(
-            "{problem} ({across_lines_file}, line {first_across_line}): say {remedy}",
+            "{problem} ({across_lines_file}, line {first_across_line}): use {remedy}",
             problem=problem,
             across_lines_file=totals.across_lines_file,
             first_across_line=evidence.first_across_line,
@@ -542,7 +543,7 @@ def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[
     if feature.dtype == "float32" and counts.inexact_integers + counts.overflows:
         notes.append(
             Message(
-                "column {column}: {inexact_integers} of {values} values can't be held by "
+                "column {column}: {inexact_integers} of {values} values do not fit "
                 "float32 and are rejected; {dtype_remedy} keeps them",
                 column=repr(column.name),
                 inexact_integers=f"{counts.inexact_integers + counts.overflows:,}",

@@ -233,20 +233,20 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
         if trial.quote is None:
             if _works_without_quotes(double_quoted, trial):
                 return DialectChoice(
-                    trial, "quotes are text: no field is closed by the one that it begins with"
+                    trial, "quotes are text: no field ends with the quote that it begins with"
                 )
         elif _both_quotes_work(double_quoted, trial):
             return DialectChoice(
                 double_quoted,
                 doubt=Message(
-                    "fields stand between {quote} and between {quote2}; say {quote3}",
+                    "fields are enclosed in {quote} or in {quote2}; choose with {quote3}",
                     quote=repr(double_quoted.quote),
                     quote2=repr(trial.quote),
                     quote3=option("quote"),
                 ),
             )
         elif _works_with_single_quotes(double_quoted, trial):
-            return DialectChoice(trial, f"fields stand between {trial.quote!r}")
+            return DialectChoice(trial, f"fields are enclosed in {trial.quote!r}")
     return DialectChoice(double_quoted)
 
 
@@ -456,7 +456,7 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
         for rival in rivals:
             if _is_as_good(best.trial, rival.trial, hinted_delimiter):
                 doubt = Message(
-                    "{delimiter}, and {delimiter2}; say which with {delimiter3}",
+                    "{delimiter}, and {delimiter2}; choose with {delimiter3}",
                     delimiter=describe_delimiter(best.trial),
                     delimiter2=describe_delimiter(rival.trial),
                     delimiter3=option("delimiter"),
@@ -477,7 +477,7 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
                 return choice
             if not _is_single_column(choice.trial):
                 doubt = Message(
-                    "there is one column, or {delimiter}; say {delimiter2}",
+                    "there is one column, or {delimiter}; use {delimiter2}",
                     delimiter=describe_delimiter(choice.trial),
                     delimiter2=option("delimiter", choice.trial.delimiter),
                 )
@@ -501,7 +501,7 @@ def find_blank_runs_doubt(trial: DialectTrial, sample: bytes) -> str:
         return ""
     fields = describe_delimiter(trial).replace(repr(" "), "runs of blanks", 1)
     return Message(
-        "there is one column, or {fields}; say {delimiter} and {trim}, or "
+        "there is one column, or {fields}; use {delimiter} and {trim}, or "
         "{delimiter2} for one column",
         fields=fields,
         delimiter=option("delimiter", " "),

@@ -132,7 +132,7 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
     ):
         return HeaderGuess(HEADER_ROW, max(votes, key=lambda vote: vote.weight).reason)
     return HeaderGuess(
-        UNSURE_ROW, "may be a header or data: all of it is text, and so is what is below it"
+        UNSURE_ROW, ("may be a header or data: this row and the rows below are all text")
     )
 
 
@@ -237,7 +237,7 @@ def _vote_on_column(name: str, texts: Sequence[str]) -> _Vote:
     if _JSON_VALUE.match(name):
         return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} is JSON, and not a name")
     if name in values:
-        return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} stands below it again", is_repeat=True)
+        return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} occurs again below it", is_repeat=True)
     if is_typed_column:
         common_class = typed_counts.most_common(1)[0][0].removeprefix("a ")
         return _Vote(3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {common_class}s")
@@ -259,7 +259,7 @@ def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
     if min(value_counts.values()) > 1 and 3 * len(value_counts) <= len(values):
         return _Vote(
             2,
-            f"{name!r} is none of the {len(value_counts)} values that stand below it again and again",
+            (f"{name!r} is not one of the {len(value_counts)} values that occur repeatedly below"),
         )
     if len(lengths) == 1 and len(name) not in lengths and len(value_counts) > 1:
         return _Vote(2, f"all fields below {name!r} are {lengths.pop()} characters long")
@@ -377,7 +377,11 @@ def agree_on_header(
                 user_names,
                 len(first_rows) == 1 and row.is_only_row and row.guess.verdict == UNSURE_ROW,
             )
-    return clear_headers[0].guess.reason if clear_headers else "it holds names that are given"
+    return (
+        clear_headers[0].guess.reason
+        if clear_headers
+        else ("it contains the names that were given")
+    )
 
 
 def _header_error(
@@ -393,7 +397,7 @@ def _header_error(
         else f"{row_text[:_MAX_SHOWN_CHARACTERS]}..."
     )
     names_remedy = (
-        "the names given stand for it, or for columns"
+        "the given names replace it, or name the columns"
         if user_names
         else Message("columns are then column_1, ... or {names}", names=option("names"))
     )
@@ -412,7 +416,7 @@ def _header_error(
         )
     )
     return DataError(
-        "{problem}: {row_text}. Say {header} if it is data ({names_remedy}), or "
+        "{problem}: {row_text}. Use {header} if it is data ({names_remedy}), or "
         "{header2} if it names the columns",
         problem=problem,
         row_text=row_text,

@@ -562,9 +562,7 @@ def _find_trailing_column(
 def _note_trailing_column(name: str) -> tuple[str, ...]:
     if not name:
         return ()
-    return (
-        f"column {name!r} is left out: each row ends with a delimiter, and nothing is after it",
-    )
+    return (f"column {name!r} is left out: each row ends with a delimiter that nothing follows",)
 
 
 def _note_later_parts(files: Sequence[InputFile], ordinals: Collection[int]) -> tuple[str, ...]:

@@ -255,7 +255,7 @@ def to_text(value: Any, name: str) -> str:
         raise BadRow(f"{name} is {_format_value(value)}, not a text")
     text = str(value)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise BadRow(f"{name} is {text[:60]!a}, which is half a character of UTF-16")
+        raise BadRow(f"{name} is {text[:60]!a}, which is half a UTF-16 character")
     return text
 
 

@@ -254,7 +254,7 @@ class _Collector:
         """
         if self._find(rows.images[0], rows.source, folder, label) >= 0 or not is_file_list(file):
             return False
-        self._notes.append(f"boxes: {file.name} lists files and is left out")
+        self._notes.append(f"boxes: {file.name} lists files, so it is left out")
         return True
 
     def add_unreadable(
@@ -344,7 +344,7 @@ class _Collector:
         if owner == AMBIGUOUS:
             problem = "is the name of several images"
         else:
-            problem = "is no image of this input"
+            problem = "is not an image of this input"
             self._unmatched = self._unmatched or name
         left_out = f"; its {boxes:,} box(es) are left out" if boxes else ""
         rows.reject(image.place, f"{name[:160]!a} {problem}{left_out}", reason="no file")
@@ -408,8 +408,8 @@ class _Collector:
     def _raise_no_boxes(self, path: str) -> None:
         if self._unmatched:
             raise UsageError(
-                "{boxes}: no annotation of it is of one of the images: it names {unmatched}, "
-                "and an image is {example}",
+                "{boxes}: none of its annotations belongs to one of the images: it "
+                "names {unmatched}, and an image is {example}",
                 boxes=option("boxes", path),
                 unmatched=ascii(self._unmatched[:100]),
                 example=ascii(self.finder.example[:100]),
@@ -422,7 +422,8 @@ class _Collector:
                 place=first.place,
             )
         raise UsageError(
-            "{boxes}: no annotation of it is of one of the images", boxes=option("boxes", path)
+            "{boxes}: none of its annotations belongs to one of the images",
+            boxes=option("boxes", path),
         )
 
     def _class_names(self) -> tuple[str, ...]:
@@ -486,18 +487,21 @@ class _Collector:
         shares = boxes - int(np.count_nonzero(self._pixels))
         if shares and (self._table_units or self._unclear):
             which = "all" if shares == boxes else f"{shares:,}"
-            notes.append(f"boxes: {which} lie between 0 and 1, and are read as shares")
+            notes.append(f"boxes: {which} are between 0 and 1, and are read as shares")
         if self._has_numbers and classes and classes[-1].isdecimal():
-            notes.append("boxes: no file names the classes, so their numbers are used as they are")
+            notes.append(
+                "boxes: no file contains names of the classes, so their "
+                "numbers are used as they are"
+            )
         if not first_label:
             notes.append(
                 Message(
-                    "boxes: the first class is number 0; {label_offset} keeps 0 for the "
-                    "background, as the Object Detection API does",
+                    "boxes: the first class is number 0; to keep 0 for the "
+                    "background: {label_offset}, as the Object Detection API does",
                     label_offset=option("label_offset", 1),
                 )
             )
-        notes += [f"boxes: {bare:,} image(s) have none, and are kept"] if bare else []
+        notes += [f"boxes: {bare:,} image(s) have no boxes, and are kept"] if bare else []
         notes += [f"boxes: {text}: {number:,}" for text, number in self._counts.items() if number]
         return [*notes, *self._notes]
 

@@ -326,12 +326,12 @@ def _parse_cell(cell: Any, name: str) -> Any:
 
 def _via_edges(shape: Any) -> tuple[float, float, float, float]:
     if not isinstance(shape, Mapping):
-        raise BadRow("the shape is no JSON object")
+        raise BadRow("the shape is not a JSON object")
     if shape.get("name") == "rect":
         return span_edges([shape.get(key) for key in ("x", "y", "width", "height")])
     horizontal, vertical = shape.get("all_points_x"), shape.get("all_points_y")
     if not isinstance(horizontal, list) or not isinstance(vertical, list):
-        raise BadRow("the shape is no rectangle or polygon")
+        raise BadRow("the shape is not a rectangle or polygon")
     points = list(zip(horizontal, vertical, strict=False))
     return shape_edges("polygon", [(to_number(x, "x"), to_number(y, "y")) for x, y in points])
 
@@ -458,6 +458,6 @@ def _json_rows(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
             rows.reject(f"line {number}", error.reason)
             continue
         if not isinstance(values, dict):
-            rows.reject(f"line {number}", "is no JSON object")
+            rows.reject(f"line {number}", "is not a JSON object")
             continue
         yield f"line {number}", values

@@ -358,7 +358,7 @@ def _transform_shapes(
                 texts[index] = json.dumps(shape, separators=(",", ":"))
             except (TypeError, ValueError, OverflowError):
                 texts[index] = "[]"
-                counts["segmentations that are no polygons and can't be resized, left out"] += 1
+                counts["segmentations that are not polygons and can't be resized, left out"] += 1
         shapes[name] = pa.array(texts, pa.large_string())
     return shapes
 

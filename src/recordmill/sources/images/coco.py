@@ -47,15 +47,13 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
         return
     if not isinstance(document, Mapping) or not {"images", "annotations"} & document.keys():
         raise DataError(
-            "is no annotation as COCO writes it: it has no images, annotations and categories",
+            "is not a COCO annotation file: it has no images, annotations and categories",
             source=file.name,
         )
     for name in _LISTS:
         if not isinstance(document.get(name), list):
             problem = "lacks" if name not in document else "has no list of"
-            raise DataError(
-                f"no annotation as COCO writes it: {problem} {name!r}", source=file.name
-            )
+            raise DataError(f"not a COCO annotation file: {problem} {name!r}", source=file.name)
     rows.unit = PIXELS
     names = _read_categories(rows, document["categories"])
     rows.classes = list(dict.fromkeys(names.values()))
@@ -64,7 +62,7 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
         place, image_name = _format_place("annotation", position, entry), ""
         try:
             if not isinstance(entry, Mapping):
-                raise BadRow("is no JSON object")
+                raise BadRow("is not a JSON object")
             image_id = _read_id(entry, "image_id")
             if image_id in dropped_images:
                 raise BadRow(f"its image {describe_value(image_id)} can't be used")
@@ -107,7 +105,7 @@ def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, 
         place = _format_place("category", position, entry)
         try:
             if not isinstance(entry, Mapping):
-                raise BadRow("is no JSON object")
+                raise BadRow("is not a JSON object")
             number = _read_id(entry, "id")
             if number in names:
                 raise BadRow("another category has the same id")
@@ -129,7 +127,7 @@ def _read_images(rows: AnnotationRows, entries: Sequence[Any]) -> tuple[dict[Any
         place = _format_place("image", position, entry)
         try:
             if not isinstance(entry, Mapping):
-                raise BadRow("is no JSON object")
+                raise BadRow("is not a JSON object")
             number = _read_id(entry, "id")
             if number in images:
                 raise BadRow("another image has the same id")

@@ -140,13 +140,13 @@ class _FileColumns:
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:
-            return Fault(_NO_FILE_REASON, "is no path")
+            return Fault(_NO_FILE_REASON, "is not a path")
         if (
             value[0] == "/"
             or name.split("/")[0] == ".."
             or (is_archive_member(path) and not is_archive_member(table.path))
         ):
-            return Fault(_NO_FILE_REASON, "is not below the INPUT, where files are read alone")
+            return Fault(_NO_FILE_REASON, "is not below the INPUT; other files are not read")
         try:
             if not is_remote(path) and not is_archive_member(path):
                 if not is_file(path):
@@ -161,7 +161,7 @@ class _FileColumns:
                     )
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed_member(path):
-                return Fault(TOO_LARGE, "is large and packed: unpack the archive")
+                return Fault(TOO_LARGE, "is large and compressed: unpack the archive")
         except OSError as error:
             return Fault(_NO_FILE_REASON, error.strerror or str(error))
         if file.stat.size_bytes > self.max_bytes:
@@ -507,7 +507,7 @@ def _parse_file_column(item: str) -> tuple[str, str]:
     name, _, form = item.rpartition("=")
     if name and form not in _FORMS:
         raise UsageError(
-            "{file_columns}: COLUMN or COLUMN=FORM, which is one of {forms}",
+            "{file_columns}: write COLUMN or COLUMN=FORM, where FORM is one of {forms}",
             file_columns=option("file_columns", item),
             forms=", ".join(_FORMS),
         )

@@ -40,7 +40,9 @@ def read_foreign_json(rows: AnnotationRows, document: Any, name: str) -> bool:
         _read_labelme(rows, document, name)
         return True
     if (found := _name_json_format(document)) is not None:
-        raise DataError(f"is {found}, which is not read; export COCO or YOLO there", source=name)
+        raise DataError(
+            f"is {found}, which is not supported; export COCO or YOLO instead", source=name
+        )
     return False
 
 
@@ -104,7 +106,7 @@ def shape_edges(
         BadRow: The shape has another kind, such as a point or a line, or too few points.
     """
     if kind not in ("rectangle", "polygon") or len(points) < (2 if kind == "rectangle" else 3):
-        raise BadRow(f"{str(kind)[:40]!a} of {len(points)} points is no box")
+        raise BadRow(f"{str(kind)[:40]!a} of {len(points)} points is not a box")
     horizontal, vertical = zip(*points, strict=True)
     return min(horizontal), min(vertical), max(horizontal), max(vertical)
 

@@ -90,7 +90,7 @@ def check_unused_dialect(
     for name, value in dialect.items():
         if name not in used:
             raise UsageError(
-                "{option} is of a CSV file, and not of {description}",
+                "{option} is only for CSV files, not for {description}",
                 option=option(name, value),
                 description=description,
             )
@@ -476,8 +476,8 @@ def choose_path_column(
             return column
     if (finder.find_images(pa.array(names, pa.large_string())) >= 0).any():
         raise UsageError(
-            "{name}: the first row names an image, so it is no header: say {header} and "
-            "give the columns with {names}",
+            "{name}: the first row names an image, so it is not a header: use "
+            "{header}, and name the columns with {names}",
             name=name,
             header=option("header", False),
             names=option("names", "filename,label"),
@@ -492,9 +492,9 @@ def choose_path_column(
     if len(by_values) == 1:
         return by_values[0]
     raise UsageError(
-        "{name}: no column holds paths of the images; looked at {candidates} of {names}. "
-        "Paths are relative to the labels file or to an INPUT; {labels_path_column} "
-        "names the column{examples}",
+        "{name}: no column holds paths of the images; {candidates} of {names} were "
+        "checked. Paths are relative to the labels file or to an INPUT; "
+        "{labels_path_column} names the column{examples}",
         name=name,
         candidates=", ".join(candidates) or "none",
         names=", ".join(names),
@@ -570,7 +570,7 @@ def _note_renames(names: Mapping[str, str], name: str) -> tuple[str, ...]:
     """
     renames = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
     return (
-        (f"{name}: columns that images have as well get other names: {', '.join(renames)}",)
+        (f"{name}: columns with the names of image features were renamed: {', '.join(renames)}",)
         if renames
         else ()
     )
@@ -610,7 +610,7 @@ def _report_unmatched(
             else []
         )
     rejects = [
-        Reject(source, place, "no file", f"{shown} is no image of this input"[:280])
+        Reject(source, place, "no file", f"{shown} is not an image of this input"[:280])
         for source, place, shown in unmatched
     ]
     rejects += [

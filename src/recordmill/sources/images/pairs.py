@@ -60,7 +60,7 @@ def pair_files(
     folders = [folder for folder, _ in sides]
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
         raise UsageError(
-            "{pair}: the names of two folders, as in images,masks", pair=option("pair", pair)
+            "{pair}: write the names of two folders, as in images,masks", pair=option("pair", pair)
         )
     if (name := pair_feature(pair).name) in reserved_names:
         raise UsageError(
@@ -74,7 +74,8 @@ def pair_files(
         if key in ordinals[folder_index]:
             duplicate = files[ordinals[folder_index][key]].name
             raise UsageError(
-                "{pair}: {duplicate} and {file} have one name: which goes with the image?",
+                "{pair}: {duplicate} and {file} have the same name, so it is unknown "
+                "which one belongs to the image: rename one",
                 pair=option("pair", pair),
                 duplicate=duplicate,
                 file=file.name,

@@ -99,7 +99,7 @@ def _parse_json_object(data: bytes, file: InputFile) -> Any:
     document = parse_json(data, file.name)
     if not isinstance(document, dict):
         raise DataError(
-            "is no JSON object; {dtypes} keeps it as text",
+            "is not a JSON object; {dtypes} keeps it as text",
             dtypes=option("dtypes", {_JSON_FEATURE: "string"}),
         )
     if b"\\u" in data:
@@ -312,7 +312,7 @@ class _MemberColumns:
         for row, file, data in zip(rows, members, read, strict=True):
             try:
                 if len(data) and is_streamed_member(file.path):
-                    raise ValueError("is large and packed: unpack the archive")
+                    raise ValueError("is large and compressed: unpack the archive")
                 value = data.tobytes() if decode is None else decode(data.tobytes(), file)
                 for path, form in (
                     _value_forms(value) if self.forms and decode is _parse_json_object else ()
@@ -419,7 +419,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     )
     if not 0 < len(endings) <= _MAX_ENDINGS:
         raise UsageError(
-            f"{len(listing.files):,} files have {len(endings):,} endings: these are no samples"
+            f"{len(listing.files):,} files have {len(endings):,} endings: these are not samples"
         )
     members = np.array([[sample.get(ending, -1) for sample in samples] for ending in endings])
     sizes = np.where(members >= 0, listing.files.sizes[members], 0).sum(axis=0)
@@ -452,7 +452,8 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     )
     notes = (
         [
-            f"left out: {len(ungrouped):,} file(s) of no sample, as {listing.files[ungrouped[0]].name}"
+            f"left out: {len(ungrouped):,} file(s) that belong to no sample, such as "
+            f"{listing.files[ungrouped[0]].name}"
         ]
         if ungrouped
         else []

@@ -212,12 +212,12 @@ class ImageOptions(CsvDialect):
             )
         if self.label_offset not in (0, 1):
             raise UsageError(
-                "{label_offset}: 0, or 1 for a background class before them",
+                "{label_offset}: must be 0, or 1 for a background class before them",
                 label_offset=option("label_offset", self.label_offset),
             )
         if self.max_pixels < 1:
             raise UsageError(
-                "{max_pixels}: at least 1", max_pixels=option("max_pixels", self.max_pixels)
+                "{max_pixels}: must be at least 1", max_pixels=option("max_pixels", self.max_pixels)
             )
         _ = self.rule
 
@@ -467,9 +467,7 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
     yolo_notes = []
     # A text file has no name of an image, so it is not among the candidates.
     if skipped["txt"] and annotations_path is None and (yolo := find_yolo_folders(listing)):
-        message = (
-            "{labels} has boxes as YOLO writes them and is not read; {boxes} takes boxes from it"
-        )
+        message = "{labels} has boxes in the format of YOLO, but was not used. To use them: {boxes}"
         yolo_notes.append(Message(message, labels=yolo[1], boxes=option("boxes", yolo[1])))
     return files, [
         *note_extensions("images", files, +skipped),
@@ -558,9 +556,9 @@ def _check_class_folders(classes: Sequence[str], files: FileTable) -> None:
     )
     if images is not None and masks is not None:
         pair = (folders[images], folders[masks])
-        meaning = "images and what is to be seen in each of them"
+        meaning = "images and their masks"
     elif (found := _find_paired_folders(classes, files)) is not None:
-        pair, meaning = found, "images and what a model makes of each of them"
+        pair, meaning = found, "images and the outputs of a model"
     else:
         return
     raise UsageError(
@@ -664,8 +662,8 @@ def _build_schema(
             (),
         ):
             raise UsageError(
-                f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
-                f"{schema[feature.name].describe()}"
+                f"the schema declares {feature.name!r} as {feature.describe()}, but "
+                f"for images it is {schema[feature.name].describe()}"
             )
     common, absent_notes = common.drop_absent_features(schema.names, "the images")
     assert common.schema is not None

@@ -172,7 +172,7 @@ def _parse_xml(data: bytes, name: str) -> Any:
     except DataError:  # which is a ValueError
         raise
     except (expat.ExpatError, ValueError, LookupError) as error:  # also of unknown encodings
-        raise DataError(f"is no XML: {str(error)[:100]}", source=name) from None
+        raise DataError(f"is not XML: {str(error)[:100]}", source=name) from None
     return builder.close()
 
 

@@ -69,7 +69,7 @@ def parse_yolo(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
         try:
             _add_line(rows, image, words, settings, place)
         except BadRow as error:
-            rows.reject(place, Message("is no box: {error}", error=error), stem)
+            rows.reject(place, Message("is not a box: {error}", error=error), stem)
 
 
 def is_file_list(file: InputFile) -> bool:

@@ -44,7 +44,7 @@ def parse_record_path(record_path: str | None) -> tuple[str, ...]:
     keys = tuple(record_path.split("."))
     if not all(keys):
         raise UsageError(
-            "{record_path}: give the key of the array, or keys with dots between them",
+            "{record_path}: write the key of the array, or keys with dots between them",
             record_path=option("record_path", record_path),
         )
     return keys
@@ -75,7 +75,7 @@ def read_elements(
         has_ended = error == native.JsonArrayFault.DATA_AFTER_ARRAY
         if error and not (keys and has_ended):
             problem = (
-                "something stands behind the JSON array's end"
+                "there is something after the end of the JSON array"
                 if has_ended
                 else "a value is missing between commas"
             )

@@ -64,8 +64,8 @@ _MAJORITY_NAMES = {TEXT_FROM_STRINGS: "strings", BOOLS_WITHOUT_NUMBERS: "true or
 # Why a line is not a record. The index is a native.JsonFault.
 _LINE_ERRORS = (
     "",
-    "is no JSON",
-    "is no JSON object",
+    "is not JSON",
+    "is not a JSON object",
     f"is nested more than {native.JSON_MAX_DEPTH} levels deep",
     "has a key twice in one object",
     "has more after the end of its object",
@@ -185,7 +185,8 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> Fault:
         step_name = path_to_feature_name(leaf.path[: depth + 1])
         return Fault(
             "type",
-            f"{step_name}: {describe_kind(kind)} where {expected_form} is expected: {quote_value(text)}",
+            f"{step_name}: {describe_kind(kind)}, but {expected_form} is expected: "
+            f"{quote_value(text)}",
         )
     if leaf.scalar_rule in _MAJORITY_NAMES and kind not in _CONTAINER_NAMES:
         majority = _MAJORITY_NAMES[leaf.scalar_rule]
@@ -208,7 +209,7 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> Fault:
         return Fault(
             "type",
             Message(
-                "{feature}: {quote_value} is no base64; {remedy}",
+                "{feature}: {quote_value} is not base64; {remedy}",
                 feature=feature.name,
                 quote_value=quote_value(text),
                 remedy=remedy,

@@ -451,7 +451,7 @@ def _choose_form(
         ),
     )
     raise DataError(
-        "{name} is {forms_text}; declare what it shall be: {choices}",
+        "{name} is {forms_text}; declare its type: {choices}",
         name=repr(name),
         forms_text=forms_text,
         choices=choices,
@@ -616,7 +616,7 @@ def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
     if num_inexact_integers + num_overflows:
         notes.append(
             Message(
-                "{name}: {num_inexact_integers} of {num_numbers} values can't be held by "
+                "{name}: {num_inexact_integers} of {num_numbers} values do not fit "
                 "float32 and are rejected; {dtypes} keeps them",
                 name=name,
                 num_inexact_integers=f"{num_inexact_integers + num_overflows:,}",

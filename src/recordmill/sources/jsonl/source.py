@@ -95,7 +95,7 @@ class JsonlOptions(TableOptions):
         parse_record_path(self.record_path)
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
-                "{max_line_bytes}: it lies between 1 and {value}",
+                "{max_line_bytes}: it must be between 1 and {value}",
                 max_line_bytes=option("max_line_bytes", self.max_line_bytes),
                 value=1 << 30,
             )

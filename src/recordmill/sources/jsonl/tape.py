@@ -27,7 +27,7 @@ JsonPath = tuple[str | None, ...]
 # 20,000 different paths: with more, keys are data such as identifiers, and not names.
 MAX_JSON_PATHS = 20_000
 MAX_KEY_BYTES = 64 << 20  # 64 MiB for all keys together
-_KEYS_ADVICE = "keys that are data can't be features; make them values"
+_KEYS_ADVICE = "if the keys are data, make them values of a member"
 # 256 bytes for each value of a line: its entry, its position, and the value as text, parsed and
 # encoded.
 MEMORY_BYTES_PER_VALUE = 256
@@ -223,9 +223,7 @@ class TapeScanner:
             elif self._key_bytes < MAX_KEY_BYTES:
                 self._key_bytes *= 2
             else:
-                raise DataError(
-                    f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_KEYS_ADVICE}"
-                )
+                raise DataError(f"more than {MAX_KEY_BYTES:,} bytes of keys: {_KEYS_ADVICE}")
             self._names = make_name_table(
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )

@@ -216,7 +216,7 @@ def _note_carriage_returns(
 
     In such a file they may be meant as line ends.
     """
-    explanation = "carriage returns, which end no line here; convert it if they should"
+    explanation = "carriage returns, which do not end lines; convert the file if they should"
     suspicious_ranges = (
         line_range
         for line_range in line_ranges
@@ -271,7 +271,7 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
         else data[:COMPRESSED_HEAD_BYTES]
     ).tobytes()
     if description := describe_non_text(head):
-        return Reject(file.name, "", "binary", f"is no text but {description}")
+        return Reject(file.name, "", "binary", f"is not text but {description}")
     # Compressed files are decompressed from the disk, block by block.
     plain_data = data if resolve_compression(head) == UNCOMPRESSED else None
     blocks, text_bytes = [], 0
@@ -353,7 +353,7 @@ class TextOptions:
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
-                "{max_line_bytes}: it lies between 1 and {value}",
+                "{max_line_bytes}: it must be between 1 and {value}",
                 max_line_bytes=option("max_line_bytes", self.max_line_bytes),
                 value=1 << 30,
             )
@@ -487,7 +487,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     mode, reason = _choose_mode(files, layout, options)
     if mode == DOCUMENTS_MODE and not options.blank_lines:
         raise UsageError(
-            "{blank_lines} is of lines, and these were read as {mode}: {reason}",
+            ("{blank_lines} is only for lines, and the files were read as {mode}: {reason}"),
             blank_lines=option("blank_lines", False),
             mode=mode,
             reason=reason,
@@ -566,7 +566,7 @@ def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -
         return (
             DOCUMENTS_MODE,
             Message(
-                "the folders say classes ({mode} makes each line a record)",
+                "the folders name classes ({mode} makes each line a record)",
                 mode=option("mode", "lines"),
             ),
         )
@@ -582,7 +582,7 @@ def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -
     return (
         LINES_MODE,
         Message(
-            "one file or few, or large ones ({mode} makes each file a record)",
+            "there are few files, or they are large ({mode} makes each file a record)",
             mode=option("mode", "documents"),
         ),
     )
@@ -631,7 +631,7 @@ def _resolve_schema(
     ]
     if wrong_names:
         raise UsageError(
-            "{dtypes}: text has {text_schema}, which can't be others",
+            ("{dtypes}: text has the features {text_schema}, and their types can't be changed"),
             dtypes=option("dtypes", {wrong_names[0]: common.dtypes[wrong_names[0]]}),
             text_schema=", ".join(f"{f.name} ({f.describe()})" for f in text_schema),
         )
@@ -658,8 +658,8 @@ def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> Non
         else {text_feature.dtype}
     ):
         raise UsageError(
-            f"the schema says that {text_feature.name!r} is {schema_feature.describe()}; of text it is {text_feature.describe()}, which can't be "
-            "another"
+            f"the schema declares {text_feature.name!r} as {schema_feature.describe()}"
+            f", but for text it is {text_feature.describe()}, which can't be changed"
         )
     if (
         text_feature.name == LABEL_FEATURE
@@ -667,6 +667,7 @@ def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> Non
         and schema_feature.classes is None
     ):
         raise UsageError(
-            "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
-            "its string_domain, or leave 'label' out of it"
+            "the schema does not name the classes of 'label', so the number of a "
+            "folder is unknown; name them in its string_domain, or leave 'label' out "
+            "of it"
         )

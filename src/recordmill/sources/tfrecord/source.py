@@ -388,7 +388,7 @@ def _resolve_schema(
         if any(other_schema != schemas[0] for other_schema in schemas[1:]):
             _check_class_numbers(schemas[0], classes)
             raise DataError(
-                "{schema_paths} and {next} differ; say which: {schema}",
+                "{schema_paths} and {next} differ; choose one: {schema}",
                 schema_paths=schema_paths[0],
                 next=next(
                     (p for p, s in zip(schema_paths, schemas, strict=True) if s != schemas[0])

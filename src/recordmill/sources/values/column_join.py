@@ -222,7 +222,7 @@ def join_folder_columns(
     source = plan(files, _exclude_columns(common, fields, fields))
     file_columns = {name for name in fields if name in source.schema}
     duplicate_notes = tuple(
-        f"{name}: the files have such a column, which is read; what folders say of it is not"
+        f"{name}: the files have a column of this name, so the names of folders are ignored"
         for name in file_columns
     )
     # the files have a column of this name after all, so its dtype and label options apply to it

@@ -465,7 +465,7 @@ def explain_bad_value(
         )
     value = value if classes is None else _with_class_names(value, classes)
     if reason == "shape":
-        return Fault("shape", f"{name}: {quote_value(value)} has not the shape of {declared}")
+        return Fault("shape", f"{name}: {quote_value(value)} does not have the shape of {declared}")
     return Fault(
         reason,
         Message(
@@ -511,7 +511,9 @@ def suggest_remedy(value: object, feature: Feature) -> str:
         feature: The feature.
     """
     if feature.classes is not None:
-        return f": none of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
+        return (
+            f": not one of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
+        )
     if isinstance(value, list) and value:
         items = [item for item in value if item is not None]
         are_integers = all(type(item) is int for item in items)

@@ -154,9 +154,9 @@ class SchemaUnifier:
                 continue
             if feature.classes is None:
                 raise DataError(
-                    "{feature} has the classes {classes} here and {classes2} in {source_name}, "
-                    "so its numbers alone say nothing; name its classes in the schema, or "
-                    "declare {dtypes} for the names",
+                    "{feature} has the classes {classes} here and {classes2} in "
+                    "{source_name}, so its numbers are ambiguous; name its classes "
+                    "in the schema, or declare {dtypes} to use the names",
                     feature=repr(feature.name),
                     classes=format_classes(other_sources[0][0]),
                     classes2=format_classes(classes),
@@ -165,8 +165,10 @@ class SchemaUnifier:
                     source=other_sources[0][1],
                 )
             notes.append(
-                f"{feature.name}: {len(sources):,} tables of classes, such as {format_classes(classes)} in {source_name} and "
-                f"{format_classes(other_sources[0][0])} in {other_sources[0][1]}, are one by name: {format_classes(feature.classes)}"
+                f"{feature.name}: {len(sources):,} tables of classes, such as "
+                f"{format_classes(classes)} in {source_name} and "
+                f"{format_classes(other_sources[0][0])} in {other_sources[0][1]}, "
+                f"were merged by name: {format_classes(feature.classes)}"
             )
         return tuple(notes)
 
@@ -219,7 +221,7 @@ class SchemaUnifier:
         except DataError as error:
             if field.name not in self._declared:
                 raise DataError(
-                    "{reason}, or declare what it shall be: {dtypes}",
+                    "{reason}, or declare its type: {dtypes}",
                     reason=error.reason,
                     dtypes=option("dtypes", {field.name: "string"}),
                     source=source_name,
@@ -268,7 +270,7 @@ class SchemaUnifier:
     def _conflict_error(self, first: Feature, second: Feature, source_name: str) -> DataError:
         earlier = f"{first.describe()} in {self._sources[first.name]}"
         return DataError(
-            "{first} is {second} here, but {earlier}; declare what it shall be, such as {dtypes}",
+            "{first} is {second} here, but {earlier}; declare its type, such as {dtypes}",
             first=repr(first.name),
             second=second.describe(),
             earlier=earlier,

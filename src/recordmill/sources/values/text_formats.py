@@ -242,7 +242,7 @@ class _FormattedColumns:
                     row,
                     Fault(
                         "type",
-                        f"{name}: {quote_value(texts[row].as_py())} is no {text_format.text}",
+                        f"{name}: {quote_value(texts[row].as_py())} is not {text_format.text}",
                     ),
                 )
             columns[name] = parsed
@@ -347,7 +347,7 @@ def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
             advice = (
                 Message("{suggestions} reads them", suggestions=suggestions)
                 if len(candidates) == 1
-                else Message("they are ambiguous: say {suggestions}", suggestions=suggestions)
+                else Message("they are ambiguous: use {suggestions}", suggestions=suggestions)
             )
             example = quote_value(values[0].as_py())
             yield Message(

@@ -97,10 +97,11 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
     redacted = _redact(text)
     if scheme.lower() in (*BUCKET_SCHEMES, *WEB_SCHEMES):
         raise UsageError(
-            f"{redacted}: {scheme}:// is served here for reading only; name a local folder"
+            f"{redacted}: {scheme}:// is supported for reading only; name a local folder"
         )
     raise UsageError(
-        f"{redacted}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
+        f"{redacted}: {scheme}:// is not supported; copy the files to a local disk, "
+        "or name a local folder"
     )
 
 
@@ -156,14 +157,16 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
             else "keys are taken from the environment (docs/stores.md)"
         )
         raise UsageError(
-            f"{_redact(text)}: a URL with a user or a password is not served (it may hold a secret); {advice}"
+            f"{_redact(text)}: a URL with a user or a password is not supported (it "
+            f"may contain a secret); {advice}"
         )
     if not rest.strip("/"):
         raise UsageError(f"{text}: names no {'bucket' if scheme in BUCKET_SCHEMES else 'host'}")
     if scheme in WEB_SCHEMES and "?" in rest:
         redacted = _redact(text)
         raise UsageError(
-            f"{redacted}?...: a URL with a query is not served (it may hold a secret); download the file"
+            f"{redacted}?...: a URL with a query is not supported (it may contain a "
+            "secret); download the file"
         )
     return f"{scheme}://{rest}"
 
@@ -210,7 +213,7 @@ def _path_text(path: str | os.PathLike[str]) -> str:
     text = os.fsdecode(path)
     if not text:
         raise UsageError(
-            "a path is empty, as a variable that is not set gives it: name a file or a folder"
+            "a path is empty, perhaps because a variable is not set: name a file or a folder"
         )
     if "\0" in text:
         raise UsageError(f"{text!r} is not a path: no name of a file has a NUL character")

@@ -65,7 +65,9 @@ _WRONG_REGION_CODES = {
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
 }
-_NO_STORE_MESSAGE = "what answered is no store{}: look at the endpoint, and at proxies before it"
+_NO_STORE_MESSAGE = (
+    "the answer is not from a store{}: check the endpoint, and any proxies before it"
+)
 _Result = TypeVar("_Result")
 
 
@@ -404,12 +406,12 @@ def to_store_error(error: Exception, address: Address) -> OSError:
         region_text, advice = (f"region {region}", region) if region else ("another region", "it")
         return OSError(
             errno.EREMOTE,
-            f"the {container} lies in {region_text}: set AWS_REGION to {advice}",
+            f"the {container} is in {region_text}: set AWS_REGION to {advice}",
             address.uri,
         )
     if "Invalid Access Key" in message:
         return PermissionError(
-            errno.EACCES, "the key in the environment is not written as keys are", address.uri
+            errno.EACCES, "the key in the environment does not have the form of a key", address.uri
         )
     if (
         code in _WRONG_KEY_CODES
@@ -421,7 +423,7 @@ def to_store_error(error: Exception, address: Address) -> OSError:
                 errno.EACCES, _not_public_message(address, container), address.uri
             )
         return PermissionError(
-            errno.EACCES, "the store does not know the key, or it has another secret", address.uri
+            errno.EACCES, "the store does not know the key, or the secret is wrong", address.uri
         )
     if code == "NoSuchBucket" or "ContainerNotFound" in text:
         return FileNotFoundError(
@@ -466,19 +468,19 @@ def _unclassified_error(
     if "dns error" in text:
         return (
             errno.EHOSTUNREACH,
-            "the store's name is unknown: look at the endpoint and the network",
+            "the store's name is unknown: check the endpoint and the network",
         )
     if "ConnectionRefused" in text or "tcp connect error" in text:
         return (
             errno.ECONNREFUSED,
-            "the store can't be reached: look at the endpoint and the network",
+            "the store can't be reached: check the endpoint and the network",
         )
     if "TimedOut" in text or "timed out" in text:
         return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
     if "BadScheme" in text:
         return (
             errno.EPROTO,
-            "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that",
+            ("the endpoint does not use https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"),
         )
     if "from headers" in message or "non-partial response" in message:
         hint = " (it has no ETag)" if "ETag" in message else ""

@@ -131,7 +131,7 @@ class Downloader:
                 return read(self.last_known_stat(address) or self.stat(address))
             except ReplacedError:
                 self.stat(address)
-        raise DataError("is replaced again and again while it is read", source=address.uri)
+        raise DataError("is replaced repeatedly while it is read", source=address.uri)
 
     def read_parts(
         self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]

@@ -44,7 +44,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
         os.close(descriptor)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        raise OSError(errno.EINVAL, "is no regular file (a pipe or a device)", os.fspath(path))
+        raise OSError(errno.EINVAL, "is not a regular file (a pipe or a device)", os.fspath(path))
     return descriptor
 
 

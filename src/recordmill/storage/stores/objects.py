@@ -421,7 +421,7 @@ def _content_key(address: Address, object_stat: Stat) -> tuple[str, Stat]:
 
 def _check_has_key(address: Address) -> None:
     if not address.key:
-        raise FileNotFoundError(errno.ENOENT, "names a bucket and no object", address.uri)
+        raise FileNotFoundError(errno.ENOENT, "names a bucket, but no object", address.uri)
 
 
 def _check_listable(address: Address) -> None:

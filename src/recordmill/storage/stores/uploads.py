@@ -130,7 +130,7 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     }
     if missing := [name for name, size in sizes.items() if object_sizes.get(name) != size]:
         raise RecordmillError(
-            f"{root}/{missing[0]}: is not there as it was put; nothing was committed"
+            f"{root}/{missing[0]}: is missing or changed after the upload; nothing was committed"
         )
 
 

@@ -112,7 +112,7 @@ def test_bad_record_on_an_engine_is_reported_in_one_sentence(
     assert line.startswith("recordmill: error: ")
     assert "line 501" in line
     if engine.hidden is not None:
-        trace = Path(line.rpartition("all that the engine said: ")[2].rstrip(")"))
+        trace = Path(line.rpartition("complete output of the engine: ")[2].rstrip(")"))
         assert "Traceback (most recent call last)" in trace.read_text()
         trace.unlink()
     assert not (tmp_path / "out").exists()

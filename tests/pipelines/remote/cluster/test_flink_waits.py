@@ -53,7 +53,7 @@ def test_job_without_a_slot_is_reported(
         code, err = Driver("build", *options).end()
         assert code == 2
         assert (
-            f"slots: 2 are needed, 0 of 4 free, on 2 TaskManagers; more TaskManagers, or an end of the jobs that hold them ({flink.url}"
+            f"slots: 2 are needed, 0 of 4 free, on 2 TaskManagers; start more TaskManagers, or end the jobs that use the slots ({flink.url}"
             in err
         )
         driver = Driver("build", *options, "--no-preflight")
