@@ -39,6 +39,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "normalization": (lambda ds: ds.normalization(["n"]), r"one feature, not \['n'\]"),
     "class_weights": (lambda ds: ds.class_weights(["y"]), r"one feature, not \['y'\]"),
     "select": (lambda ds: ds.select(5), r"list of features, as in \['n', 'y'\], not 5"),
+    "select of statistics": (
+        lambda ds: ds.statistics.select(["train"], ["m"]),
+        "no feature 'm'; there are n, y",
+    ),
     "drop": (lambda ds: ds.drop(5), r"list of features, as in \['n', 'y'\], not 5"),
     "zip": (lambda ds: recordmill.zip(5), "zip takes a list of two or more data sets"),
     "mixture": (lambda ds: recordmill.mixture(5), "a mixture takes a list of pairs"),

@@ -105,14 +105,17 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             features: Names of the features, in the order of the result. None keeps all.
 
         Raises:
-            KeyError: A feature does not exist.
+            UsageError: A feature does not exist.
         """
         proto = statistics_pb2.DatasetFeatureStatisticsList()
         proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
         for dataset in proto.datasets if features is not None else ():
             messages = {feature_name(proto): proto for proto in list(dataset.features)}
             del dataset.features[:]
-            dataset.features.extend(messages[name] for name in features or ())
+            for name in features or ():
+                if name not in messages:
+                    raise UsageError(f"no feature {name!r}; {available_names(name, messages)}")
+                dataset.features.append(messages[name])
         return DatasetStatistics(proto, self._schema)
 
     def select_checked(
@@ -135,10 +138,6 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         names = (
             [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
         )
-        feature_names = list(next(iter(self.values()), ()))
-        for name in names or ():
-            if name not in feature_names:
-                raise UsageError(f"no feature {name!r}; {available_names(name, feature_names)}")
         return self.select(list(self) if split is None else [split], names)
 
     def __getitem__(self, split: str) -> Mapping[str, FeatureStatistics]:
