@@ -158,7 +158,7 @@ OWN_SENTENCES = (
 
 
 @pytest.mark.parametrize("name", PUBLIC_CALLS)
-def test_an_argument_of_any_other_type_is_one_sentence(
+def test_argument_of_any_other_type_is_one_sentence(
     ds: Dataset, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -197,9 +197,7 @@ def test_the_error_names_the_argument_its_type_and_its_value(ds: Dataset, tmp_pa
         assert str(error.value).startswith(message)
 
 
-def test_a_file_in_place_of_the_folder_of_arrays_is_one_sentence(
-    ds: Dataset, tmp_path: Path
-) -> None:
+def test_file_in_place_of_the_folder_of_arrays_is_one_sentence(ds: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match="is a file, or below one: name a new or empty folder"):

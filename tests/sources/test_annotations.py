@@ -178,7 +178,7 @@ def test_shares_slightly_outside_stay_shares_in_a_table(images: Path, tmp_path: 
     assert "border, clipped: 2" in notes
 
 
-def test_a_table_that_mixes_units_is_refused_with_the_row(images: Path, tmp_path: Path) -> None:
+def test_table_that_mixes_units_is_refused_with_the_row(images: Path, tmp_path: Path) -> None:
     rows = "a.png,0.1,0.1,0.5,0.4,x\nb.png,10,5,30,20,x\nc.png,10,5,30,20,x\n"
     boxes = write_file(tmp_path / "b.csv", HEADER + rows)
     with pytest.raises(RecordmillError, match=r"b.csv: line 2: \[0.1, .* --box-unit pixels"):
@@ -353,7 +353,7 @@ def test_yolo_names_come_from_the_files_of_each_tool(
     assert records["a.png"]["image/object/class/text"] == ["y"]
 
 
-def test_a_yolo_file_with_a_huge_class_number_is_refused(images: Path, tmp_path: Path) -> None:
+def test_yolo_file_with_a_huge_class_number_is_refused(images: Path, tmp_path: Path) -> None:
     write_file(tmp_path / "boxes" / "data.yaml", "names: {0: a, 1000000000: b}\n")
     write_file(tmp_path / "boxes" / "a.txt", "0 0.5 0.5 0.2 0.4\n")
     with pytest.raises(RecordmillError, match="class numbers are less than 65,536"):
@@ -661,7 +661,7 @@ def test_labels_without_an_image_show_a_name_of_each_side(images: Path, tmp_path
         plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
 
 
-def test_a_pickled_source_reads_the_same_boxes(images: Path, tmp_path: Path) -> None:
+def test_pickled_source_reads_the_same_boxes(images: Path, tmp_path: Path) -> None:
     boxes = write_file(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\nc.png,0.5,1,2,3,y\n")
     rows, rejects = read_all(plan(images, boxes))
     assert not rejects

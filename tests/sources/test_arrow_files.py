@@ -87,7 +87,7 @@ def test_units_are_batches_of_a_file_and_all_of_a_stream(tmp_path: Path) -> None
     assert [unit.rows for unit in stream] == [ROWS]
 
 
-def test_an_arrow_stream_of_hugging_face_has_its_classes(tmp_path: Path) -> None:
+def test_arrow_stream_of_hugging_face_has_its_classes(tmp_path: Path) -> None:
     features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
     table = pa.table({"label": [0, 1, -1]}).replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
@@ -102,7 +102,7 @@ def test_an_arrow_stream_of_hugging_face_has_its_classes(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["uncompressed", "stream"])
-def test_an_arrow_file_in_archives_is_read(how: str, tmp_path: Path) -> None:
+def test_arrow_file_in_archives_is_read(how: str, tmp_path: Path) -> None:
     import tarfile
     import zipfile
 
@@ -117,7 +117,7 @@ def test_an_arrow_file_in_archives_is_read(how: str, tmp_path: Path) -> None:
         assert shard_bytes(tmp_path / name[2:]) == shard_bytes(tmp_path / "expected")
 
 
-def test_a_large_arrow_stream_deflated_in_a_zip_is_read(
+def test_large_arrow_stream_deflated_in_a_zip_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import zipfile

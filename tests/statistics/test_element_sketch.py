@@ -195,7 +195,7 @@ def test_statistics_have_the_same_bytes_for_any_threads(
     assert statistics.to_bytes() == recordmill.open(robot).statistics.to_bytes()
 
 
-def test_a_filtered_view_counts_its_own_elements(robot: Path) -> None:
+def test_filtered_view_counts_its_own_elements(robot: Path) -> None:
     view = recordmill.open(robot, "train").filter("label == 1")
     elements = view.statistics["train"]["action"].elements
     assert elements is not None

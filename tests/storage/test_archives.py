@@ -543,7 +543,7 @@ def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
     assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
 
 
-def test_a_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
+def test_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
     """As Hugging Face stores images: images.zip and metadata.jsonl in one folder."""
     folder = tmp_path / "in"
     folder.mkdir()

@@ -22,13 +22,13 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def test_a_copy_of_a_tree_leaves_out_links_and_ignored_names(tree: Path, tmp_path: Path) -> None:
+def test_copy_of_a_tree_leaves_out_links_and_ignored_names(tree: Path, tmp_path: Path) -> None:
     copy_tree(tree, tmp_path / "copy", ignored_names=("cache",))
     assert {*find_files(tmp_path / "copy")} == {"a", "inner/b"}
     assert (tmp_path / "copy" / "inner" / "b").read_text() == "inner/b"
 
 
-def test_a_copy_of_a_tree_replaces_no_file(tree: Path, tmp_path: Path) -> None:
+def test_copy_of_a_tree_replaces_no_file(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "a").write_text("mine")
     with pytest.raises(FileExistsError):
@@ -44,7 +44,7 @@ def test_removal_of_a_tree_follows_no_link(tree: Path, tmp_path: Path) -> None:
     assert (tmp_path / "outside" / "file").read_text() == "outside"
 
 
-def test_a_scratch_folder_is_removed_after_an_error(tmp_path: Path) -> None:
+def test_scratch_folder_is_removed_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), scratch_folder("x-", str(tmp_path)) as path:
         remove_file(Path(path, "missing"))
     assert not [*tmp_path.iterdir()]
