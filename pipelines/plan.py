@@ -22,6 +22,7 @@ from recordmill.options.calls import (
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
 from recordmill.schemas.feature import EXAMPLE, Schema
+from recordmill.shards.file_names import find_missing_shards, missing_shards_note
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.content import detect_kind, filter_kind
@@ -301,7 +302,25 @@ def _choose_table_files(
     layout = read_layout(
         chosen_files.files, chosen_files.roots, split_from=split_from, class_from=NO_LAYOUT
     )
-    return chosen_files.files.with_splits(layout.splits), (*chosen_files.notes, *layout.notes)
+    notes = (*chosen_files.notes, *_note_missing_shards(chosen_files), *layout.notes)
+    return chosen_files.files.with_splits(layout.splits), notes
+
+
+def _note_missing_shards(listing: Listing) -> list[str]:
+    """Returns a note on shards, such as `a-00001-of-00002.parquet`, that other files count.
+
+    A file that was named explicitly is wanted without the others. Manifests list the shards of data
+    sets.
+    """
+    named = (listing.files[i] for i, name in enumerate(listing.files.names()) if "-of-" in name)
+    missing = [
+        path
+        for path in find_missing_shards(
+            file.path for file in named if not listing.is_explicit(file)
+        )
+        if not is_data_set(os.path.dirname(os.path.dirname(path)))
+    ]
+    return [missing_shards_note(missing)] if missing else []
 
 
 def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:

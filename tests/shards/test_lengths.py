@@ -108,3 +108,16 @@ def test_dataset_info_without_valid_lengths_is_ignored(folder: Path, content: st
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         assert len(recordmill.open(folder)) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize("ending", ["tfrecord", "csv"])
+def test_build_of_one_shard_of_two_names_the_missing_one(ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    content = framed([recordmill.example({"n": 1})]) if ending == "tfrecord" else b"a,b\n1,2\n"
+    path = folder / f"x-00000-of-00002.{ending}"
+    path.write_bytes(content)
+    notes = recordmill.build(folder, tmp_path / "out").notes
+    assert any(f"missing: {folder}/x-00001-of-00002.{ending}" in str(note) for note in notes)
+    notes = recordmill.build(path, tmp_path / "one").notes
+    assert not any("missing:" in str(note) for note in notes)

@@ -38,7 +38,6 @@ from recordmill.shards.catalog import (
     split_from_shard_name,
 )
 from recordmill.shards.cutting import cut
-from recordmill.shards.file_names import find_missing_shards, missing_shards_note
 from recordmill.shards.lengths import compare_length, read_lengths
 from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
@@ -343,10 +342,6 @@ def _select_current_shards(
     notes = []
     if num_stale:
         notes.append(f"{num_stale} shard(s) of earlier generations of their data set were left out")
-    missing = find_missing_shards(shard.path for shard in shards if shard.info is None)
-    # A single file was probably named on its own.
-    if missing and len(shards) > 1:
-        notes.append(missing_shards_note(missing))
     return tuple(current_files), tuple(shards), tuple(notes)
 
 
