@@ -145,7 +145,7 @@ def _column(feature: Feature) -> str:
 
 def _notes(one: Set) -> Iterator[str]:
     """Yields what the features of bytes contain."""
-    summary = summarise(recordmill.open(list(one.paths)))
+    summary = summarise(recordmill.open(list(one.paths)).records.open_files)
     for name, stats in summary.features.items():
         kinds = (
             [kind for kind in stats.contents.kinds if kind not in ("empty", "binary")]
