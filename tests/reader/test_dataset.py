@@ -162,7 +162,7 @@ def test_any_records_are_taken_in_any_order(out: Path) -> None:
         open(out, "train")[[0, 300]]
     with pytest.raises(TypeError, match=r"ds\.filter\(mask\)"):
         open(out, "train")[[True, False]]
-    with pytest.raises(UsageError, match="no feature '5' is read"):
+    with pytest.raises(UsageError, match="no feature '5' is selected"):
         open(out, "train")[["5"]]
     with pytest.raises(TypeError, match="addressed"):
         open(out, "train")[["id", 5]]
@@ -378,7 +378,7 @@ class TestDamage:
         with pytest.raises(DataError, match="lists 149 records"):
             open(out).to_table()
         index.write_bytes(b"nonsense")
-        with pytest.raises(DataError, match="is no index"):
+        with pytest.raises(DataError, match="is not an index"):
             open(out)[299]
 
 
