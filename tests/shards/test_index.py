@@ -147,7 +147,7 @@ def test_little_of_an_index_in_a_store_is_read(store: Store) -> None:
     assert cut(far, 50_000, 0, end) == cut(MappedIndex(index, "x", end), 50_000, 0, end)
     assert sum(map(len, far._blocks.values())) < 250
     for wrong, said in (
-        (store.put("no.npy", b"x" * len(content(index))), "is no index"),
+        (store.put("no.npy", b"x" * len(content(index))), "is not an index"),
         (f"{uri}x", "is missing"),
     ):
         with pytest.raises(DataError, match=said):

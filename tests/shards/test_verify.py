@@ -86,7 +86,7 @@ def edit_manifest(out: Path, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("sum", "0" * 16, "sum is"),
+        ("sum", "0" * 16, "sum of its records is"),
         ("digest", f"blake3:{0:064x}", "the digest is"),
         ("records", 29, "holds 30 records"),
     ],
@@ -102,7 +102,7 @@ def test_swapped_keys_of_an_index_are_found_by_the_checksum(out: Path) -> None:
     table = np.load(index(out))
     table["key"][[3, 4]] = table["key"][[4, 3]]
     np.save(index(out), table)
-    assert "sum is" in problems(out)[str(shard(out))]
+    assert "sum of its records is" in problems(out)[str(shard(out))]
 
 
 @pytest.mark.parametrize("field", ["offset", "length"])
@@ -119,7 +119,7 @@ def test_short_missing_or_invalid_index_is_found(out: Path) -> None:
     np.save(index(out), whole[:-1])
     assert "lists 29 records where the manifest says 30" in problems(out)[str(index(out))]
     index(out).write_bytes(b"nonsense")
-    assert "is no index" in problems(out)[str(index(out))]
+    assert "is not an index" in problems(out)[str(index(out))]
     index(out).unlink()
     assert problems(out)[str(index(out))] == "is missing; the manifest names it"
 
