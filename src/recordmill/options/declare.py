@@ -13,8 +13,8 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 from recordmill.base.errors import UsageError, WrongTypeError
 from recordmill.base.option_names import did_you_mean
@@ -228,6 +228,7 @@ class Options:
     """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
+    _DEFAULTS: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **attributes: Any) -> None:
         declared = {
@@ -239,7 +240,33 @@ class Options:
             setattr(cls, name, field(default=option.parse_value(option.default)))
         inherited = {n: option for base in cls.__bases__ for n, option in base.OPTIONS.items()}  # type: ignore[attr-defined]
         cls.OPTIONS = {**declared, **{n: o for n, o in inherited.items() if n not in declared}}
-        dataclass(frozen=True, kw_only=True)(cls)
+        # The methods below serve all classes. Generating them for each would slow down `--help`.
+        dataclass(init=False, repr=False, eq=False)(cls)
+        cls._DEFAULTS = {one.name: one.default for one in fields(cls)}  # type: ignore[arg-type]
+
+    def __init__(self, **values: Any) -> None:
+        for name in values:
+            if name not in self._DEFAULTS:
+                known = did_you_mean(name, self._DEFAULTS)
+                raise TypeError(f"{type(self).__name__} has no option {name}{known}")
+        vars(self).update({**self._DEFAULTS, **values})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Checks values that depend on each other."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
 
 def _complete(
