@@ -106,7 +106,7 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_npy(tmp_path: P
             assert np.array_equal(np.array(row, np.uint8), plain(image))
     with pytest.raises(
         UsageError,
-        match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize=.HxW. makes them equal",
+        match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*use resize=.HxW.",
     ):
         read(out, tmp_path / "npy", to="npy", decode_images=True)
     assert not (tmp_path / "npy").exists()

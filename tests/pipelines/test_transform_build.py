@@ -570,7 +570,7 @@ def test_transform_options_that_exclude_each_other_are_refused(
         ({"transform_from": inputs.parent}, "holds no data set"),
         (
             {"transform_from": out, "dtypes": {"age": "int32"}},
-            "takes 'age' as int64, always there; here it is int32",
+            "takes 'age' as int64, never missing; here it is int32",
         ),
     ):
         with pytest.raises((UsageError, DataError), match=message):

@@ -535,7 +535,7 @@ def test_xml_entities_are_refused_in_every_encoding(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no XML"),
+        ("", "is not XML"),
         ("<html><body>503</body></html>", "its root is <html>"),
         ("<dataset><images/></dataset>", "its root is <dataset>"),
         ('<annotations><track id="0" label="x"/></annotations>', "has tracks of a video"),

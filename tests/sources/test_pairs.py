@@ -168,7 +168,7 @@ def test_two_masks_of_one_name_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in")
     palette(np.zeros(SIZE, np.int64)).save(tmp_path / "in/masks/0.gif")
     with pytest.raises(
-        UsageError, match=r"masks/0\.(gif|png) and masks/0\.(gif|png) have one name"
+        UsageError, match=r"masks/0\.(gif|png) and masks/0\.(gif|png) have the same name"
     ):
         recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
 
