@@ -383,7 +383,7 @@ def test_out_that_cannot_be_made_or_locked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         RunFolder.create(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="File name too long"):
         RunFolder.create(tmp_path / ("x" * 300))

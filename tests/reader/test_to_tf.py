@@ -167,7 +167,7 @@ def test_to_tf_separates_the_label_from_the_features(out: Path) -> None:
     assert y.numpy().tolist() == TABLE["exact"].to_pylist()[:8]
     assert "label" in x
     assert isinstance(next(iter(open(out).to_tf(8, label=False))), dict)
-    with pytest.raises(UsageError, match="label 'nope' is no feature"):
+    with pytest.raises(UsageError, match="label 'nope' is not a selected feature"):
         open(out).to_tf(label="nope")
     with pytest.raises(UsageError, match=r"no label 'maybe', .*defaults=\{'maybe': ...\}"):
         open(out).to_tf(8, label="maybe")
@@ -363,5 +363,5 @@ def test_nulls_drop_leaves_out_records_that_lack_any_read_feature(
     mixed = recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)])
     with pytest.raises(UsageError, match="mixed or zipped: filter each of them"):
         mixed.batches(4, nulls="drop")
-    with pytest.raises(UsageError, match='nulls="masked": one of valid, drop'):
+    with pytest.raises(UsageError, match='nulls="masked": must be one of valid, drop'):
         train.to_tf(4, nulls="masked")

@@ -207,7 +207,7 @@ def test_class_names_are_mapped_to_numbers() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
     assert result.faults == {
-        3: ("class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")
+        3: ("class", "x: 'cow' does not fit int64: not one of the 2 classes 'cat', 'dog'")
     }
 
 

@@ -260,7 +260,7 @@ def test_line_breaks_in_a_single_column_are_noted(tmp_path: Path) -> None:
     source = plan(tmp_path / "in.csv", content)
     assert values(source) == [("one\ntwo",), ("three",)]
     (note,) = (note for note in source.notes if "line breaks" in note)
-    assert in_flags(note).endswith("(in.csv, line 2): say --quote none if quotes are text")
+    assert in_flags(note).endswith("(in.csv, line 2): use --quote none if quotes are text")
     assert values(plan(tmp_path / "in.csv", content, quote=None)) == [
         ('"one',),
         ('two"',),
@@ -354,7 +354,7 @@ def test_runs_of_blanks_are_refused_and_are_a_delimiter_with_trim(tmp_path: Path
     path.write_bytes(b"name    size\n" + b"".join(b"n%d   %d\n" % (row, row) for row in range(9)))
     with pytest.raises(DataError) as refused:
         plan_csv(input_files(path), CsvOptions(), PlanOptions())
-    assert ("2 columns, separated by runs of blanks; say --delimiter ' ' and --trim") in in_flags(
+    assert ("2 columns, separated by runs of blanks; use --delimiter ' ' and --trim") in in_flags(
         refused.value
     )
     source, values = read_csv(tmp_path, content, delimiter=" ", trim=True)

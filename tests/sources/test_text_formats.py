@@ -260,8 +260,8 @@ def test_values_that_cannot_be_parsed_are_rejects_with_line_and_column(tmp_path:
     rows, rejects = read_all(source)
     assert not rows
     assert [in_flags(reject) for reject in rejects] == [
-        "a.csv: line 2, row 0: zip: 'x1' is no percent",
-        "a.csv: line 3, row 1: zip: 'x2' is no percent",
+        "a.csv: line 2, row 0: zip: 'x1' is not percent",
+        "a.csv: line 3, row 1: zip: 'x2' is not percent",
     ]
     (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
     assert in_flags(reject).startswith(
@@ -335,7 +335,7 @@ def test_parsed_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None
     assert shards[1:] == shards[:1] * 2
     ds = recordmill.open(tmp_path / "out0").to_numpy()
     assert (ds["x"] * 10 == ds["id"] * 10 + ds["year"]).all()
-    with pytest.raises(TooManyRejects, match="x: '0,0' is no percent"):
+    with pytest.raises(TooManyRejects, match="x: '0,0' is not percent"):
         recordmill.build(tmp_path / "in", tmp_path / "no", parse=["x=percent"])
 
 

@@ -354,11 +354,11 @@ _OF_S3: list[tuple[dict[str, str], str, str]] = [
         "in/notes/n1.txt",
         "access refused: the key in use is not allowed to do that",
     ),
-    ({"REGION": "eu-west-1"}, "in/tables", "lies in region us-east-1: set AWS_REGION to us-east-1"),
+    ({"REGION": "eu-west-1"}, "in/tables", "is in region us-east-1: set AWS_REGION to us-east-1"),
     (
         {"REGION": "eu-west-1"},
         "in/notes/n1.txt",
-        "lies in region us-east-1: set AWS_REGION to us-east-1",
+        "is in region us-east-1: set AWS_REGION to us-east-1",
     ),
     (
         {"SKIP_SIGNATURE": "true"},
