@@ -26,6 +26,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
+from recordmill.sources.arrow import row_groups
 from recordmill.sources.arrow.parquet import ParquetSource, plan_parquet, read_null_counts
 from recordmill.sources.common.contract import PlanOptions, TableOptions
 
@@ -64,7 +65,7 @@ def test_plain_columns_and_row_groups_are_read(
     expected = read_all(whole)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
-    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
+    monkeypatch.setattr(row_groups, "BATCH_BYTES", 700)
     source = plan(path, unit_bytes=3000)
     assert len(source.units) > 5
     assert (
@@ -319,7 +320,7 @@ def test_texts_stored_once_are_read_in_chunks_of_bounded_size(tmp_path: Path) ->
         range(500)
     )
     assert [chunk.rows for chunk in chunks[:-1]] == [chunks[0].rows] * (len(chunks) - 1)
-    assert 2 * chunks[0].rows * len(long) > parquet_source.BATCH_BYTES > chunks[0].rows * len(long)
+    assert 2 * chunks[0].rows * len(long) > row_groups.BATCH_BYTES > chunks[0].rows * len(long)
 
 
 BROKEN = [

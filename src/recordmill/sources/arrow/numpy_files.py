@@ -39,8 +39,8 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.schemas.splits import SPLIT_WORDS
-from recordmill.sources.arrow.parquet import max_batch_bytes
 from recordmill.sources.arrow.python_rows import tensors_to_column
+from recordmill.sources.arrow.row_groups import max_batch_bytes
 from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.contract import (
     BATCH_BYTES,

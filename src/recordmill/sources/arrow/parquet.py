@@ -1,16 +1,12 @@
 """Source for Parquet files.
 
-Columns and lists become features. The fields of a struct become features with dotted names, such as
-`address.city`. A unit consists of row groups.
-
-The footers contain types, row counts and null counts, so the plan reads only the values of the
-label. The position of a record is its row number in the file. Files of one input may have their
-columns in any order, and may lack some. A column that a file lacks is null in all of its rows.
+A unit consists of row groups. The footers contain types, row counts and null counts, so the plan
+reads only the values of the label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,49 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recordmill.base.errors import DataError, Reject
+from recordmill.base.errors import DataError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
-from recordmill.base.threads import thread_map
-from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    Chunk,
-    PlanOptions,
-    TableOptions,
-    Unit,
-    pack_units,
+from recordmill.sources.arrow.row_groups import (
+    RowGroupSource,
+    ScannedFile,
+    plan_row_groups,
+    select_columns,
+    select_flat_schema,
 )
-from recordmill.sources.values.conform import conform_chunk
-from recordmill.sources.values.flatten import (
-    check_column_names,
-    flatten,
-    flatten_schema,
-    hugging_face_classes,
-    leaf_names,
-    media_names,
-)
-from recordmill.sources.values.schema_unifier import (
-    SchemaUnifier,
-    check_columns,
-    declared_dtypes,
-    finish_unified_schema,
-)
+from recordmill.sources.common.contract import BATCH_ROWS, PlanOptions, TableOptions
+from recordmill.sources.values.flatten import hugging_face_classes, leaf_names, media_names
 from recordmill.storage.arrow_files import open_arrow_file
-from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import SizedFile, check_unchanged, is_remote
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import SizedFile, is_remote
 
 _DISK_READ_BYTES = 64 << 10  # per column and read; larger reads are not faster
 _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for a request
 # A unit of at most this many batches is prefetched from a store. If the memory allows batches of
 # full size, this is the size of a unit.
 _PREFETCH_BATCHES = 4
-# A batch may take this share of the memory of a thread. During a build it is in memory decoded,
-# cast, as frames of three times its size, and once more as frames of a sorted run.
-_BATCH_MEMORY_DIVISOR = 64
-# 1 MiB: smaller batches save no memory, since the pages of the columns take as much
-_MIN_BATCH_BYTES = 1 << 20
 _MAGIC_BYTES = 4
 # Field numbers in the Thrift struct of a footer, on the path to the null count of a column.
 _FIELD_ROW_GROUPS = 4
@@ -76,52 +50,63 @@ _TYPE_BINARY, _TYPE_LIST, _TYPE_SET, _TYPE_STRUCT = 8, 9, 10, 12
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetSource(RowGroupSource):
     """A source of the rows of Parquet files.
 
     Attributes:
-        units: Their `start` and `stop` are numbers of row groups in one file.
-        plan_rejects: Always empty, since rows are checked when they are read.
-        columns: Names of the top-level columns to read. A file may lack some. None reads all.
-        text_label: Name of the label feature if its class names are the distinct texts in its
-            column, else None.
-        batch_bytes: Approximate size of a chunk.
         file_columns: Names of the columns that contain the names of files to read.
     """
 
-    schema: Schema
-    files: FileTable
-    units: Sequence[Unit]
-    notes: tuple[str, ...] = ()
-    plan_rejects: tuple[Reject, ...] = ()
-    columns: Sequence[str] | None = None
-    text_label: str | None = None
-    batch_bytes: int = BATCH_BYTES
     file_columns: frozenset[str] = frozenset()
     kind: str = "parquet"
 
-    def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the rows of a unit in chunks of about `batch_bytes`."""
-        ordinal, row = unit.begin_file, unit.first_row
-        file = self.files[ordinal]
-        check_unchanged(file.path, file.stat, file.name)
+    @staticmethod
+    def read_batches(
+        file: InputFile, columns: Sequence[str] | None, groups: range, batch_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of some row groups. See `RowGroupSource.read_batches`."""
         data = open_arrow_file(file.path)
-        for batch in _read_batches(
-            file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes
+        parquet = _open_parquet(file, data)
+        file_metadata, schema = parquet.metadata, parquet.schema_arrow
+        row_groups = [file_metadata.row_group(group) for group in groups]
+        row_bytes = max(
+            (_group_bytes(group, schema) // max(group.num_rows, 1) for group in row_groups),
+            default=0,
+        )
+        rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
+        selected = select_columns(columns, schema)
+        # a small unit of a store is fetched by few large requests
+        if (
+            is_remote(file.path)
+            and sum(group.total_byte_size for group in row_groups)
+            <= _PREFETCH_BATCHES * batch_bytes
         ):
-            yield conform_chunk(
-                batch,
-                self.schema,
-                text_label=self.text_label,
-                file_id=ordinal,
-                file_name=file.name,
-                first_row=row,
-                media_remedies=self._media_remedies(batch.schema),
+            parquet = _open_parquet(file, data, file_metadata, prefetch=True)
+        try:
+            batches = parquet.iter_batches(
+                rows, row_groups=list(groups), columns=selected, use_threads=False
             )
-            row += batch.num_rows
-        check_unchanged(file.path, file.stat, file.name)
+            if int96_columns := _find_int96_columns(file_metadata, selected):
+                micros = _open_parquet(file, data, file_metadata, int96_unit="us").iter_batches(
+                    rows, row_groups=list(groups), columns=int96_columns, use_threads=False
+                )
+                batches = _restore_distant_times(batches, micros, file.name)
+            for batch in batches:
+                # A text that is stored once but used in many rows makes the batch larger than the
+                # footer says.
+                fitting_rows = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
+                yield from (
+                    batch.slice(start, fitting_rows)
+                    for start in range(0, batch.num_rows, fitting_rows)
+                )
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"damaged: {str(error).splitlines()[0]}",
+                source=file.name,
+                place=f"row groups {groups.start} to {groups.stop - 1}",
+            ) from None
 
-    def _media_remedies(self, schema: pa.Schema) -> dict[str, str]:
+    def media_remedies(self, schema: pa.Schema) -> dict[str, str]:
         """Returns the remedy for images without bytes, by name. See `conform_chunk`."""
         paths = {name: f"{name}.path" for name in media_names(schema) if name in self.schema}
         return {
@@ -133,100 +118,21 @@ class ParquetSource:
             if path not in self.file_columns
         }
 
-    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns where the records are in their file, such as `row 7`, for messages.
-
-        See `RecordLocator`.
-        """
-        return [f"row {position}" for position in positions]
-
 
 def plan_parquet(
     files: Sequence[InputFile], options: TableOptions, common: PlanOptions
 ) -> ParquetSource:
-    """Plans Parquet files from their footers.
-
-    Raises:
-        DataError: A file is not Parquet, a column can't be a feature, the files don't fit each
-            other, or there are no rows.
-        UsageError: An option names a column that does not exist.
-    """
-    files = FileTable.from_files(files)
-    footers = list(
-        thread_map(lambda file: _read_footer(file, options, common), files, common.threads)
-    )
-    names = dict.fromkeys(name for footer in footers for name in footer.names)
-    check_columns(
-        [name for name in options.columns or () if name not in common.droppable_features], names
-    )
-    unifier = SchemaUnifier(declared_dtypes(common))
-    for file, footer in zip(files, footers, strict=True):
-        if footer.rows:
-            unifier.add(footer.flat_schema, file.name, footer.null_counts)
-    units = build_row_units([footer.groups for footer in footers], common.unit_bytes)
-    if not units:
-        raise DataError("there are no rows", source=files[0].name if files else "")
-    labels = _read_label_batches(files, footers, common)
-    schema, notes, text_label = finish_unified_schema(unifier, labels, common, "the files")
-    for file in files:
-        check_unchanged(file.path, file.stat, file.name)
-    return ParquetSource(
-        schema=schema,
-        files=files,
-        units=units,
-        notes=notes,
-        columns=options.columns,
-        text_label=text_label,
-        batch_bytes=max_batch_bytes(common),
-        file_columns=frozenset(item.rpartition("=")[0] or item for item in options.file_columns),
+    """Plans Parquet files from their footers. See `plan_row_groups`."""
+    file_columns = frozenset(item.rpartition("=")[0] or item for item in options.file_columns)
+    return plan_row_groups(
+        ParquetSource, _read_footer, files, options, common, file_columns=file_columns
     )
 
 
-def max_batch_bytes(common: PlanOptions) -> int:
-    """Returns the approximate size of a batch in bytes.
-
-    It is BATCH_BYTES, or less if the threads share little memory.
-    """
-    return min(
-        BATCH_BYTES,
-        max(common.memory_bytes // (_BATCH_MEMORY_DIVISOR * common.threads), _MIN_BATCH_BYTES),
-    )
-
-
-@dataclass(frozen=True)
-class _Footer:
-    """The facts from a file's footer that the plan needs.
-
-    The plan keeps these instead of open files.
-
-    Attributes:
-        names: Names of all top-level columns.
-        columns: Names of the top-level columns to read.
-        flat_schema: The schema of these columns. Each field of a struct is a column of its own.
-        null_counts: Number of nulls by name in `flat_schema`. -1 if it is unknown.
-        groups: (rows, bytes in memory) of each row group.
-    """
-
-    names: tuple[str, ...]
-    columns: Sequence[str]
-    flat_schema: pa.Schema
-    null_counts: Mapping[str, int]
-    groups: Sequence[tuple[int, int]]
-
-    @property
-    def rows(self) -> int:
-        return sum(rows for rows, _ in self.groups)
-
-
-def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
+def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> ScannedFile:
     with _open_parquet(file, open_arrow_file(file.path)) as parquet:
         schema, file_metadata = parquet.schema_arrow, parquet.metadata
-    check_column_names(schema.names, file.name)
-    columns = select_columns(options.columns, schema)
-    flat = flatten_schema(
-        pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
-    )
-    check_feature_count(len(flat), common.memory_bytes, file.name)
+    columns, flat = select_flat_schema(schema, file, options, common)
     groups = [file_metadata.row_group(index) for index in range(file_metadata.num_row_groups)]
     # for a column that is missing in a row group, Arrow reads the memory after its columns
     for group in groups:
@@ -237,7 +143,7 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
     null_counts = _null_counts(file_metadata, schema)
-    return _Footer(
+    return ScannedFile(
         names=tuple(schema.names),
         columns=columns,
         flat_schema=flat,
@@ -299,64 +205,6 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     """
     widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
-
-
-def _read_batches(
-    file: InputFile,
-    data: pa.NativeFile,
-    columns: Sequence[str] | None,
-    groups: range,
-    batch_bytes: int,
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of row groups in batches of about `batch_bytes`.
-
-    Args:
-        file: The file, for messages.
-        data: The open file.
-        columns: Names of the columns to read. Columns that the file lacks are skipped. None reads
-            all.
-        groups: Numbers of the row groups.
-        batch_bytes: Approximate size of a batch.
-
-    Raises:
-        DataError: The row groups are damaged.
-    """
-    parquet = _open_parquet(file, data)
-    file_metadata, schema = parquet.metadata, parquet.schema_arrow
-    row_groups = [file_metadata.row_group(group) for group in groups]
-    row_bytes = max(
-        (_group_bytes(group, schema) // max(group.num_rows, 1) for group in row_groups), default=0
-    )
-    rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
-    selected = select_columns(columns, schema)
-    # a small unit of a store is fetched by few large requests
-    if (
-        is_remote(file.path)
-        and sum(group.total_byte_size for group in row_groups) <= _PREFETCH_BATCHES * batch_bytes
-    ):
-        parquet = _open_parquet(file, data, file_metadata, prefetch=True)
-    try:
-        batches = parquet.iter_batches(
-            rows, row_groups=list(groups), columns=selected, use_threads=False
-        )
-        if int96_columns := _find_int96_columns(file_metadata, selected):
-            micros = _open_parquet(file, data, file_metadata, int96_unit="us").iter_batches(
-                rows, row_groups=list(groups), columns=int96_columns, use_threads=False
-            )
-            batches = _restore_distant_times(batches, micros, file.name)
-        for batch in batches:
-            # A text that is stored once but used in many rows makes the batch larger than the
-            # footer says.
-            fitting_rows = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
-            yield from (
-                batch.slice(start, fitting_rows) for start in range(0, batch.num_rows, fitting_rows)
-            )
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"damaged: {str(error).splitlines()[0]}",
-            source=file.name,
-            place=f"row groups {groups.start} to {groups.stop - 1}",
-        ) from None
 
 
 def _find_int96_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[str]:
@@ -428,17 +276,6 @@ def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, sou
         ) from None
 
 
-def select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
-    """Returns the names of the columns to read, if the schema contains them.
-
-    Args:
-        columns: The selected names. None selects all.
-        schema: The schema of a file.
-    """
-    names = dict.fromkeys(schema.names)
-    return [name for name in (names if columns is None else columns) if name in names]
-
-
 def _null_counts(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
     """Returns the number of nulls of each column after `flatten`, by name.
 
@@ -472,55 +309,6 @@ def _is_never_negative(metadata: pq.FileMetaData, column: int) -> bool:
         stats is not None and stats.has_min_max and isinstance(stats.min, int) and stats.min >= 0
         for stats in statistics
     )
-
-
-def build_row_units(
-    files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int
-) -> tuple[Unit, ...]:
-    """Returns units of consecutive groups of rows, of about `unit_bytes` uncompressed bytes.
-
-    Args:
-        files: (rows, bytes) of each group of each file. A group is a row group of Parquet or a
-            record batch of Arrow.
-        unit_bytes: Approximate size of a unit.
-    """
-    units: list[Unit] = []
-    for ordinal, groups in enumerate(files):
-        first_row = 0
-        for group, (rows, size) in enumerate(groups):
-            if rows:
-                units.append(
-                    Unit(
-                        ordinal,
-                        ordinal + 1,
-                        start=group,
-                        stop=group + 1,
-                        first_row=first_row,
-                        rows=rows,
-                        size_bytes=size,
-                    )
-                )
-            first_row += rows
-    return pack_units(units, unit_bytes, joins_parts=True)
-
-
-def _read_label_batches(
-    files: FileTable, footers: Sequence[_Footer], common: PlanOptions
-) -> Iterator[pa.RecordBatch]:
-    """Yields only the label column of all files, for its class names.
-
-    If the label is a field of a struct, the complete struct is read and flattened.
-    """
-    label = common.label
-    for file, footer in zip(files, footers, strict=True):
-        top_columns = [
-            name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")
-        ]
-        if top_columns:
-            data, groups = open_arrow_file(file.path), range(len(footer.groups))
-            yield from map(
-                flatten, _read_batches(file, data, top_columns, groups, max_batch_bytes(common))
-            )
 
 
 # A footer may contradict itself. Then the accessors of pyarrow end the process, because an
