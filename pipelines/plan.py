@@ -261,16 +261,14 @@ def _plan(
     follow_links: bool = False,
 ) -> Source:
     if not kind.is_table:
-        planned: Source = kind.planner(listing, _make_kind_options(kind, options), common)
-        return planned
+        return kind.planner(listing, _make_kind_options(kind, options), common)
     # `split_from` is an option of the table layout, and not of the kind itself.
     options = dict(options or {})
     files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
     kind_options = _make_kind_options(kind, options)
 
     def plan_tables(files: FileTable, common: PlanOptions) -> Source:
-        source: Source = kind.planner(files, kind_options, common)
-        return source
+        return kind.planner(files, kind_options, common)
 
     plan: PlanFunction = plan_tables
     # Each step joins columns to the records of the steps before.
@@ -284,8 +282,7 @@ def _plan(
         plan = partial(join_folder_columns, plan, options=kind_options)
     planned = plan(files, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
-    with_notes: Source = replace(planned, notes=notes)  # type: ignore[type-var]
-    return with_notes
+    return replace(planned, notes=notes)  # type: ignore[type-var]
 
 
 def _choose_table_files(

@@ -296,6 +296,5 @@ class JobNote:
 def read_note(folder: str) -> JobNote | None:
     """Returns the note in a run folder, or None if it can't be read."""
     with contextlib.suppress(OSError, DataError):
-        note: JobNote = load_json(JobNote, f"{folder}/{JOB_NOTE_NAME}")
-        return note
+        return load_json(JobNote, f"{folder}/{JOB_NOTE_NAME}")
     return None

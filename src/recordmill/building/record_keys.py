@@ -468,8 +468,7 @@ class KeyAssigner:
         ).to_numpy()
         # An unknown or missing word has the index -1, and so the last element.
         split_ids_of_words = [*(self._split_ids[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
-        split_ids: npt.NDArray[np.uint16] = np.array(split_ids_of_words, np.uint16)[word_ids]
-        return split_ids
+        return np.array(split_ids_of_words, np.uint16)[word_ids]
 
     def _splits_from_boundaries(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split id of each value: the number of boundaries up to it.
@@ -520,10 +519,7 @@ class KeyAssigner:
                 len(file_ids),
                 split_ids[self._files.dictionary_indices(SPLIT_COLUMN, file_ids[:1])[0]],
             )
-        result: npt.NDArray[np.uint16] = split_ids[
-            self._files.dictionary_indices(SPLIT_COLUMN, file_ids)
-        ]
-        return result
+        return split_ids[self._files.dictionary_indices(SPLIT_COLUMN, file_ids)]
 
     def _hash(
         self,

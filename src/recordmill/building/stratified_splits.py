@@ -109,10 +109,7 @@ class StratifiedSplits:
 def _is_at_or_after(row_position: tuple[Any, Any], bound: Any) -> npt.NDArray[np.bool_]:
     """Returns whether each (file, position) is equal to or greater than the one in `bound`."""
     file, position = row_position
-    result: npt.NDArray[np.bool_] = (file > bound["file"]) | (
-        (file == bound["file"]) & (position >= bound["position"])
-    )
-    return result
+    return (file > bound["file"]) | ((file == bound["file"]) & (position >= bound["position"]))
 
 
 def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:

@@ -298,10 +298,9 @@ def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 
         item_bytes: Size of one number in the decoded values.
     """
     decoding = work + 2 * result
-    peak: Int64s = np.maximum(
+    return np.maximum(
         decoding, result + result // item_bytes * plan.options.output.buffer_bytes_per_value
     )
-    return peak
 
 
 def _batch_ends(pixels: Int64s, part_bytes: int) -> Int64s:

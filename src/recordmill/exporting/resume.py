@@ -176,8 +176,7 @@ def read_fingerprint(run: Path) -> str | None:
         None if the run can't be resumed, because it has no fingerprint or an unreadable one.
     """
     with contextlib.suppress(OSError, DataError):
-        fingerprint: str = load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
-        return fingerprint
+        return load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
     return None
 
 

@@ -179,12 +179,11 @@ class _Comparison(NamedTuple):
     feature: str | None = None
 
     def limit(self, repeats: RepeatLimits) -> float | None:
-        share: float | None = (
+        return (
             repeats.keys.get(self.feature or "")
             if self.check == _CHECK_KEYS
             else getattr(repeats, self.check)
         )
-        return share
 
 
 def check_image_rules(dataset: Records, rules: Rules) -> None:

@@ -17,5 +17,4 @@ def to_map_style(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     if "torch.utils.data" not in sys.modules:
         return list(rows)
     make_records = import_module("recordmill.reader.torch.records").make_records
-    records: list[dict[str, Any]] = make_records(rows)
-    return records
+    return make_records(rows)

@@ -83,10 +83,9 @@ def _is_dead(lock: LockFile) -> bool:
 
 
 def _read_owner(lock: LockFile) -> Mapping[str, Any]:
-    owner: Mapping[str, Any] = convert_json(
+    return convert_json(
         Mapping[str, Any], parse_json(lock.read(_MAX_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
     )
-    return owner
 
 
 def find_other_host(run: Path) -> str:

@@ -89,8 +89,7 @@ def to_proto(sketch: DatasetSketch) -> Any:
 
 def to_bytes(proto: Any) -> bytes:
     """Serializes a message. Equal messages become equal bytes."""
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return proto.SerializeToString(deterministic=True)
 
 
 def _put_feature(proto: Any, feature: FeatureSketch, is_label: bool) -> None:

@@ -260,8 +260,7 @@ class FileTable(ItemTable[InputFile]):
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Size of each file in bytes, [files]."""
-        sizes: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
-        return sizes
+        return self.column("file/size_bytes").to_numpy()
 
     def dictionary_indices(self, name: str, files: Indices) -> Integers:
         """Returns the index of each file's value in `dictionary_values`.
@@ -272,8 +271,7 @@ class FileTable(ItemTable[InputFile]):
             name: The name of the column.
             files: Ordinals of the files.
         """
-        indices: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
-        return indices
+        return self._take_rows(files, (name,)).column(0).indices.to_numpy()
 
     def with_flags(self, name: str, files: Iterable[int]) -> FileTable:
         """Returns the table with a boolean column that is true for some files.
@@ -403,8 +401,7 @@ def count_column_values(column: pa.DictionaryArray) -> dict[Any, int]:
 def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
     """Returns which rows of a column are null, [rows]."""
     is_null = np.array(column.dictionary.is_null(), np.bool_)
-    mask: npt.NDArray[np.bool_] = is_null[column.indices.to_numpy()]
-    return mask
+    return is_null[column.indices.to_numpy()]
 
 
 def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -202,8 +202,7 @@ class SharedValue(Generic[_Value]):
             DataError: The contents of the file do not have the digest.
             RecordmillError: A class of the value can't be imported on this worker.
         """
-        value: _Value = _load_cached(self)
-        return value
+        return _load_cached(self)
 
     def load_copy(self) -> _Value:
         """Reads the value from the file and returns a new object.

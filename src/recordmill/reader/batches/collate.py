@@ -209,8 +209,7 @@ def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | 
         if len(edges) > 1
         else np.zeros(0, np.int64)
     )
-    padded_lengths: Int64s = -(-longest // collation.multiple) * collation.multiple
-    return padded_lengths
+    return -(-longest // collation.multiple) * collation.multiple
 
 
 def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:

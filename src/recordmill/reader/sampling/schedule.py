@@ -213,10 +213,7 @@ class Schedule:
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
         """Returns [rows] a mask that is false for rows that only pad a batch."""
-        mask: npt.NDArray[np.bool_] = (
-            self.epoch_steps.positions(step_range) < self.epoch_steps.records
-        )
-        return mask
+        return self.epoch_steps.positions(step_range) < self.epoch_steps.records
 
     def skip_steps(self, num_steps: int) -> Schedule:
         """Returns the schedule after the next `num_steps` steps.

@@ -32,8 +32,7 @@ def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
     Functions without a Python `if` or loop over tensors need no conversion, and the search for
     these takes longer than everything else before the first batch.
     """
-    converted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
-    return converted
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def read_records(

@@ -109,8 +109,7 @@ class IterationCounter:
 
     def _read(self) -> dict[str, Any]:
         file = self._file.fileno()
-        record: dict[str, Any] = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-        return record
+        return json.loads(os.pread(file, os.fstat(file).st_size, 0))
 
     def _write(self, record: dict[str, Any]) -> None:
         data = json.dumps(record).encode()

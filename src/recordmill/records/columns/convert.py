@@ -647,8 +647,7 @@ def _validity_bitmap(present: Bools) -> pa.Buffer | None:
 def _presence_mask(column: pa.Array) -> Bools:
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
-    mask: Bools = column.is_valid().to_numpy(zero_copy_only=False)
-    return mask
+    return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _count_values(column: pa.Array, feature: Feature, present: Bools) -> Int64s:

@@ -120,8 +120,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ra
         An array for other features, or a MaskedArray if the feature may be missing.
     """
     if is_bytes(feature) and not feature.shape:
-        values: Array = _combine_chunks(column).to_numpy(zero_copy_only=False)
-        return values
+        return _combine_chunks(column).to_numpy(zero_copy_only=False)
     arrays = extract_arrays(column, feature)
     return assemble_array(arrays, feature, lazy_text=False)
 
@@ -188,8 +187,7 @@ def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _valid_mask(array: pa.Array) -> ValidMask:
     if array.null_count == 0:
         return np.ones(len(array), np.bool_)
-    valid: ValidMask = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return array.is_valid().to_numpy(zero_copy_only=False)
 
 
 def list_lengths(column: pa.Array) -> Int64s:

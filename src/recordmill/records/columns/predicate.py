@@ -240,10 +240,7 @@ class Predicate:
             _ROW_NUMBER_COLUMN, pa.array(np.arange(table.num_rows))
         )
         if not isinstance(self.condition, str):
-            matches: npt.NDArray[np.int64] = numbered_table.filter(self.condition)[
-                _ROW_NUMBER_COLUMN
-            ].to_numpy()
-            return matches
+            return numbered_table.filter(self.condition)[_ROW_NUMBER_COLUMN].to_numpy()
         connection = _connection()
         connection.register("records", _without_half_floats(numbered_table))
         try:

@@ -88,7 +88,6 @@ def correlate_rows(
     )
     is_equal = (first_rows == second_rows).all(1).astype(np.float64)
     # Images of a single colour have no deviations, so their correlation is undefined.
-    correlation: _Float64s = np.divide(
+    return np.divide(
         (first_deviations * second_deviations).sum(1), norm, out=is_equal, where=norm > 0
     )
-    return correlation

@@ -103,10 +103,7 @@ def _to_python(column: pa.Array) -> list[Any]:
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
-    values: list[Any] = (
-        _format_times(column) if pa.types.is_timestamp(inner) else column.to_pylist()
-    )
-    return values
+    return _format_times(column) if pa.types.is_timestamp(inner) else column.to_pylist()
 
 
 def _format_times(column: pa.Array) -> list[Any]:

@@ -125,8 +125,7 @@ class Output:
 
     def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
         """Opens a writer for a path that does not exist yet."""
-        writer: OutputWriter = _load(self.writer)(path, schema, settings)
-        return writer
+        return _load(self.writer)(path, schema, settings)
 
     def parse_options(self, values: Mapping[str, Any]) -> Any:
         """Checks the options of the user that only some outputs have.

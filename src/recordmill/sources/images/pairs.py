@@ -167,7 +167,4 @@ def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np
     """Returns the bytes of each image and its partner together, [images]."""
     if partners is None:
         return files.sizes
-    sizes: npt.NDArray[np.int64] = (
-        files.sizes + partners.sizes[files.column(PARTNER_COLUMN).to_numpy()]
-    )
-    return sizes
+    return files.sizes + partners.sizes[files.column(PARTNER_COLUMN).to_numpy()]

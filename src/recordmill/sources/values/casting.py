@@ -127,10 +127,9 @@ def _to_mask(bad: pa.Array) -> Bools | None:
 
 def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
     """Converts numbers to NumPy, with 0 for nulls."""
-    result: npt.NDArray[Any] = (
+    return (
         pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
     ).to_numpy(zero_copy_only=False)
-    return result
 
 
 def _to_arrow(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:

@@ -137,8 +137,7 @@ class JoinedSource:
 
     @functools.cached_property
     def _reader(self) -> Source:
-        reader: Source = replace(self.base, files=self.files, units=self.units)  # type: ignore[type-var]
-        return reader
+        return replace(self.base, files=self.files, units=self.units)  # type: ignore[type-var]
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the chunks of a unit, with joined columns.
@@ -369,8 +368,7 @@ def join_columns(
     """
     joined_schema, notes, text_label = finish_unified_schema(unifier, batches, common, description)
     if not len(joined_schema):
-        unchanged: Source = replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
-        return unchanged
+        return replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
     features = {feature.name: feature for feature in (*source.schema, *joined_schema)}
     names = (
         features

@@ -299,8 +299,7 @@ def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _Fitt
 
 
 def _null_mask(values: pa.Array) -> Bools:
-    mask: Bools = values.is_null().to_numpy(zero_copy_only=False)
-    return mask
+    return values.is_null().to_numpy(zero_copy_only=False)
 
 
 def _as_lists(values: pa.Array) -> pa.Array:
@@ -317,8 +316,7 @@ def _list_lengths(lists: pa.Array, feature: Feature) -> Int64s:
             f"column {feature.name!r} holds {lists.type} where the schema has a list, {feature.describe()}"
         )
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
-    result: Int64s = pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
-    return result
+    return pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
 
 
 def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:

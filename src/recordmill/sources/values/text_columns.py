@@ -62,10 +62,7 @@ def _round_to_odd(numbers: npt.NDArray[Any], narrow: npt.NDArray[Any]) -> npt.ND
     bits = np.ascontiguousarray(narrow).view(np.uint32)
     is_even = (narrow != numbers) & ~np.isnan(numbers) & (bits & np.uint32(1) == 0)
     step = np.where(np.abs(narrow) < np.abs(numbers), 1, -1)
-    result: npt.NDArray[Any] = (bits + np.where(is_even, step, 0).astype(np.uint32)).view(
-        np.float32
-    )
-    return result
+    return (bits + np.where(is_even, step, 0).astype(np.uint32)).view(np.float32)
 
 
 def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
