@@ -108,6 +108,21 @@ def allocate_filled(
     return array
 
 
+def to_offsets(lengths: npt.ArrayLike) -> Int64s:
+    """Returns the offsets of consecutive items: where each begins, and where the last one ends.
+
+    >>> to_offsets([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+
+    Args:
+        lengths: The length of each item, [items].
+
+    Returns:
+        int64 [items + 1].
+    """
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
 def release_unused(*, heap: bool = False) -> None:
     """Returns unused memory of this process to the system.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.base.buffers import Int64s, allocate
+from recordmill.base.buffers import Int64s, allocate, to_offsets
 from recordmill.base.siphash import U64
 from recordmill.building.run_slices import RunSlice
 from recordmill.building.sorted_run import (
@@ -104,7 +104,7 @@ class SortedBatch:
     def __init__(self, batch: MergeBatch) -> None:
         self._entries_by_slice, self._memory_bytes = batch.entries_by_slice, batch.memory_bytes
         self._entries = _join_entries([entries for *_, entries in batch.entries_by_slice])
-        self._firsts = np.cumsum([0, *(len(entries) for *_, entries in batch.entries_by_slice)])
+        self._firsts = to_offsets([len(entries) for *_, entries in batch.entries_by_slice])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
         # As large as long reads need, and not larger: memory that is new to the process costs more
         # than a read.

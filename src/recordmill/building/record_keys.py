@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
@@ -665,7 +666,7 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
     else:
         target = pa.uint64() if pa.types.is_unsigned_integer(value_type) else pa.int64()
         numbers = np.asarray(pc.fill_null(column.cast(target), 0)).view(np.uint8)
-    offsets = np.concatenate([[0], np.cumsum(np.where(valid, 8, 0))]).astype(np.int64)
+    offsets = to_offsets(8 * valid)
     return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets
 
 
@@ -682,4 +683,4 @@ def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
                 40, 63 - len(counts).bit_length()
             )
         counts[unit.begin_file : unit.end_file] += num_positions
-    return np.concatenate([[0], np.cumsum(counts)])
+    return to_offsets(counts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import DEFAULT_SHARD_BYTES, parse_size
@@ -196,7 +196,7 @@ class ShardBoundaries:
             int(self.table[begin][name]) for name in ("split_id", "index", "num_shards")
         )
         sizes = self.table["end"][begin:end] - self.table["begin"][begin:end]
-        edges = int(self.table["begin"][begin]) + np.cumsum([0, *sizes.tolist()])
+        edges = int(self.table["begin"][begin]) + to_offsets(sizes)
         return ShardRange(
             split_id=split_id,
             index=index,
@@ -322,7 +322,7 @@ def check_shard_count(split_bytes: int, options: ShardOptions, split_name: str) 
 def _make_rows(
     split_id: int, sizes: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.void]:  # BOUNDARY_DTYPE [edges - 1]
-    sizes_before = np.concatenate([[0], np.cumsum(sizes)])
+    sizes_before = to_offsets(sizes)
     # side="right" skips empty buckets in front of a shard.
     begin_bucket = np.searchsorted(sizes_before, edges[:-1], side="right") - 1
     end_bucket = np.searchsorted(sizes_before, edges[1:], side="left")
@@ -370,7 +370,7 @@ def add_key_bounds(
     table = boundaries.table.copy()
     num_buckets = histogram.records.shape[1]
     sizes = (histogram.records if boundaries.measure == BY_RECORDS else histogram.bytes).reshape(-1)
-    sizes_before = np.concatenate([[0], np.cumsum(sizes)])
+    sizes_before = to_offsets(sizes)
     first_bucket = table["begin_bucket"]
     last_bucket = table["end_bucket"].astype(np.int64) - 1
     shard_sizes = table["end"] - table["begin"]
@@ -379,7 +379,7 @@ def add_key_bounds(
     # Only a shard that begins or ends inside of a bucket larger than itself is worth a search.
     needs_lower = (table["begin"] > 0) & (sizes[first_bucket] > shard_sizes)
     needs_upper = (shard_ends < sizes_before[last_bucket + 1]) & (sizes[last_bucket] > shard_sizes)
-    records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
+    records = to_offsets(histogram.records.reshape(-1))
     for split_id in np.unique(table["split_id"][needs_lower | needs_upper]).tolist():
         # Blocks of buckets with about _MAX_INDEX_ROWS rows of the sparse indexes each, to bound the
         # memory.

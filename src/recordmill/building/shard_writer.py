@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.building.merge import MergeBatch, limit_fan_in, max_fan_in, merge
@@ -387,7 +388,7 @@ def divide_frames(
         shard_rows = np.searchsorted(positions, shard_edges)
         row = int(shard_rows[0])
         for buffer, keys in sorted_batch.frames(row, int(shard_rows[-1])):
-            ends = np.concatenate([[0], np.cumsum(sorted_batch.sizes[row : row + len(keys)])])
+            ends = to_offsets(sorted_batch.sizes[row : row + len(keys)])
             edges_in_buffer = np.clip(shard_rows - row, 0, len(keys))
             for index in np.flatnonzero(np.diff(edges_in_buffer)).tolist():
                 begin, end = int(edges_in_buffer[index]), int(edges_in_buffer[index + 1])

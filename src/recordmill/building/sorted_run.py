@@ -24,7 +24,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import allocate
+from recordmill.base.buffers import allocate, to_offsets
 from recordmill.base.siphash import U64
 from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.index import add_checksums, record_checksum
@@ -205,7 +205,7 @@ class SortedRunIndex:
 
     def add(self, split_id: int, entries: RunEntries) -> None:
         """Adds the next entries of the sorted run, all of one split."""
-        ends = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
+        ends = to_offsets(entries["size"])
         keys = np.ascontiguousarray(entries["key"])
         bucket_edges = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
         self.histogram.records[split_id] += np.diff(bucket_edges)
@@ -405,7 +405,7 @@ def gather_frames(
     Yields:
         (buffer, number of frames). The next item overwrites the buffer.
     """
-    ends = np.concatenate([[0], np.cumsum(sizes[order])])
+    ends = to_offsets(sizes[order])
     begin = 0
     buffer = np.empty(0, np.uint8)
     while begin < len(order):

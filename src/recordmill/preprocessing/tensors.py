@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from recordmill.base.buffers import to_offsets
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
@@ -303,7 +304,7 @@ def _to_lists(array: pa.Array, feature: Feature) -> pa.LargeListArray:
         values = array.flatten()
     else:
         present = np.asarray(pc.is_valid(array)).astype(np.int64)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])
+        offsets = to_offsets(present)
         values = array.drop_null() if array.null_count else array
     return pa.LargeListArray.from_arrays(
         pa.array(offsets), _cast(values, _tensor_arrow_type(feature))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s, to_offsets
 from recordmill.base.siphash import GOLDEN_RATIO, U64, mix64
 
 _ALL_HASHES = (1 << 64) - 1
@@ -279,7 +279,7 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
         (offsets [texts + 1], bytes). Text i is `bytes[offsets[i]:offsets[i + 1]]`.
     """
     sizes = np.minimum(ends - starts, MAX_TEXT_BYTES + 1)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    offsets = to_offsets(sizes)
     if (
         len(starts)
         and int(offsets[-1]) == ends[-1] - starts[0]

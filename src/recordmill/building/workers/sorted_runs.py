@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.ingest import IngestResult, create_sketches, ingest
@@ -198,7 +199,7 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
         ],
         np.int64,
     )
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    offsets = to_offsets(sizes).tolist()
 
     def fetch(run_slice: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         frames = np.empty(run_slice.frames_bytes, np.uint8)

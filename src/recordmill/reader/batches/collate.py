@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Int64s, allocate_reusable
+from recordmill.base.buffers import Int64s, allocate_reusable, to_offsets
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.grouping import compute_segments, join_packed_lists
 from recordmill.reader.batches.plan import StepBlock
@@ -89,8 +89,7 @@ def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tupl
         [steps + 1].
     """
     values = np.ascontiguousarray(column.values)
-    step_starts = np.zeros(len(edges), np.int64)
-    np.cumsum(np.diff(edges) * lengths, out=step_starts[1:])
+    step_starts = to_offsets(np.diff(edges) * lengths)
     out = allocate_reusable((int(step_starts[-1]), *values.shape[1:]), values.dtype)
     # all items get the fill value first, and the lists are copied over it
     out[...] = cast_fill_value(value, values.dtype)

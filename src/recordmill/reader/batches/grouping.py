@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.buffers import Int32s, Int64s
+from recordmill.base.buffers import Int32s, Int64s, to_offsets
 from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
@@ -212,7 +212,7 @@ class PackingLayout:
             - self.first_host_row
         )
         counts = np.bincount(local_rows, minlength=len(steps) * self.host_rows)
-        row_edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        row_edges = to_offsets(counts)
         # a stable sort keeps the order of the records in each row
         return records[np.argsort(local_rows, kind="stable")], row_edges
 

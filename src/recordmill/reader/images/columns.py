@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import allocate_reusable
+from recordmill.base.buffers import allocate_reusable, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
@@ -549,7 +549,7 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
     edges[0], edges[1] = (np.where(flip_flags, 1 - edges[1 - edge], edges[edge]) for edge in (0, 1))
     edges_by_name = dict(zip(_BOX_EDGES, edges, strict=True))
     # The offsets of the lists after the dropped objects are removed.
-    item_ends = np.concatenate([[0], np.cumsum(is_kept)])[np.concatenate([[0], np.cumsum(lengths)])]
+    item_ends = to_offsets(is_kept)[to_offsets(lengths)]
     for name, index in column_indices.items():
         column = columns[index]
         if not np.array_equal(list_lengths(column), lengths):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import list_lengths
 from recordmill.records.columns.ragged import Array
@@ -82,7 +83,7 @@ def _write_items(
 
 def _with_items(column: pa.Array, items: pa.Array) -> pa.Array:
     """Returns a list column with other items."""
-    ends = np.concatenate([[0], np.cumsum(list_lengths(column))])
+    ends = to_offsets(list_lengths(column))
     offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
     mask = column.is_null() if column.null_count else None
     return type(column).from_arrays(offsets, items, type=column.type, mask=mask)

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.siphash import GOLDEN_RATIO, mix64
 
@@ -270,7 +270,7 @@ class Sampler:
             return cached
         order = self.layout.shuffle_pieces(key)
         counts, sizes = np.diff(self.layout.piece_starts)[order], self.layout.piece_sizes[order]
-        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        edges = to_offsets(counts)
         # A piece belongs to the window in which its first byte is, so windows end between pieces.
         window = (np.cumsum(sizes) - sizes) // self.window_bytes
         window_firsts = np.flatnonzero(np.diff(window, prepend=-1))

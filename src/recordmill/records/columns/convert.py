@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bools, Int64s
+from recordmill.base.buffers import Bools, Int64s, to_offsets
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
@@ -612,8 +612,7 @@ def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Fea
                 )
             )
         return _tensor_column(flat_values, present, out)
-    offsets = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(np.where(present, counts, 0), out=offsets[1:])
+    offsets = to_offsets(np.where(present, counts, 0))
     items = flat_values
     if out.inner_shape:
         items = pa.Array.from_buffers(

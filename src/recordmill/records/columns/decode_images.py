@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option
@@ -169,9 +169,7 @@ def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
         np.array([image.shape[1] for image in present_images], np.int64),
         [image.shape[0] for image in present_images],
     )
-    row_offsets, pixel_offsets = (
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths)
-    )
+    row_offsets, pixel_offsets = (to_offsets(sizes) for sizes in (heights, widths))
     outer = arrow_type(out)
     inner = outer.value_type
     items = pa.Array.from_buffers(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.records.columns.ragged import Array, Ragged, Strings, ValidMask
 from recordmill.schemas.feature import Feature, Schema
 
@@ -204,9 +204,7 @@ def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
 
     A missing list becomes an empty one.
     """
-    splits = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(list_lengths(array), out=splits[1:])
-    return array.flatten(), splits
+    return array.flatten(), to_offsets(list_lengths(array))
 
 
 def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:

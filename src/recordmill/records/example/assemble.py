@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, allocate
+from recordmill.base.buffers import Bytes, Int64s, allocate, to_offsets
 from recordmill.records.example.locate import CellLayout, LocatedCells
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, INT64_LIST, ITEM_BYTES, Feature
@@ -340,9 +340,7 @@ def _nest_lists(
         return pa.nulls(column.rows)
     result = values
     for counts, _ in reversed(levels):
-        inner_offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=inner_offsets[1:])
-        result = pa.LargeListArray.from_arrays(pa.array(inner_offsets), result)
+        result = pa.LargeListArray.from_arrays(pa.array(to_offsets(counts)), result)
     return _make_list(result, levels[0][1], column)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, allocate
+from recordmill.base.buffers import Bytes, Int64s, allocate, to_offsets
 from recordmill.base.errors import DataError
 from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.protobuf.message import encode_varint
@@ -219,8 +219,7 @@ def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, I
         if frames_by_row
         else np.zeros((rows, 0), np.int64)
     )
-    splits = np.zeros(rows + 1, np.int64)
-    np.cumsum(sizes.sum(1), out=splits[1:])
+    splits = to_offsets(sizes.sum(1))
     data = allocate(int(splits[-1]), np.uint8)
     block_ids = np.tile(np.arange(len(frames_by_row), dtype=np.int32), rows)
     pack_spans(

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.base.sizes import parse_size
@@ -277,10 +278,8 @@ def _to_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
     # missing rows, so missing rows have length 0.
     valid = column.is_valid()
     lengths = np.where(valid.to_numpy(zero_copy_only=False), column.type.list_size, 0)
-    offsets = np.zeros(len(column) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
     return pa.LargeListArray.from_arrays(
-        pa.array(offsets),
+        pa.array(to_offsets(lengths)),
         column.flatten(),
         type=arrow,
         mask=None if column.null_count == 0 else pa.compute.invert(valid),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Bools
+from recordmill.base.buffers import Bools, to_offsets
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
@@ -317,9 +317,7 @@ def _arrays_to_column(
     field, items = tensors_to_column(name, np.concatenate(present).astype(dtype, copy=False), None)
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
     mask = pa.array([array is None for array in arrays]) if len(present) < len(arrays) else None
-    column = pa.LargeListArray.from_arrays(
-        pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask
-    )
+    column = pa.LargeListArray.from_arrays(pa.array(to_offsets(lengths)), items, mask=mask)
     metadata = field.metadata
     if metadata is not None:
         kind = items.type.value_type if pa.types.is_nested(items.type) else items.type

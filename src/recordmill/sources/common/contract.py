@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import Reject
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.schemas.feature import Schema
@@ -96,9 +97,7 @@ class Payloads:
         # The offsets of a slice of another array need not start at 0.
         lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
         is_selected = np.isin(np.arange(len(lengths)), rows)
-        return Payloads(
-            data[np.repeat(is_selected, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])])
-        )
+        return Payloads(data[np.repeat(is_selected, lengths)], to_offsets(lengths[rows]))
 
 
 @dataclass(frozen=True)

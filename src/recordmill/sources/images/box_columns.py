@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
@@ -371,7 +372,7 @@ class _Collector:
         numbers = {name: number for number, name in enumerate(classes, first_label)}
         owners = np.array(self._owners, np.int64)
         order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=count)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
+        offsets = pa.array(to_offsets(counts))
         edges = np.array(self._edges).reshape(-1, 4).astype(np.float32)
         values = {name: pa.array(edges[:, index]) for index, name in enumerate(EDGE_NAMES)}
         values[_OBJECT_TEXT] = pa.array(self._texts, pa.large_string())
@@ -452,7 +453,7 @@ class _Collector:
         for box, keypoints in enumerate(self._keypoints):
             points[box, : len(keypoints)] = np.reshape(keypoints, (-1, 3))
         flat = points[order].reshape(-1, 3)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(counts * most)]))
+        offsets = pa.array(to_offsets(counts * most))
         types = (np.float32, np.float32, np.int64)
         return {
             name: pa.LargeListArray.from_arrays(offsets, pa.array(flat[:, axis].astype(dtype)))

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import Reject
 from recordmill.records.images.geometry import (
     apply_orientation_to_edges,
@@ -184,9 +185,7 @@ def fit_boxes(
         counts["boxes beyond the part that is kept, left out"] = int((is_kept & ~is_left).sum())
         is_kept &= is_left
     flat |= _transform_shapes(flat, rows, headers, frames, placements, counts)
-    offsets = pa.array(
-        np.concatenate([[0], np.cumsum(np.bincount(rows[is_kept], minlength=len(headers)))])
-    )
+    offsets = pa.array(to_offsets(np.bincount(rows[is_kept], minlength=len(headers))))
     values = {name: column.filter(pa.array(is_kept)) for name, column in flat.items()}
     values |= {
         name: pa.array(edges[is_kept, index].astype(np.float32))
@@ -277,7 +276,7 @@ def _fit_keypoints(
     points = np.where(visibility[:, None] > 0, moved, 0)
     left = is_kept[repeat]
     lengths = np.bincount(rows[repeat[left]], minlength=len(headers))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    offsets = pa.array(to_offsets(lengths))
     values = (
         _to_float32(points[left, 0]),
         _to_float32(points[left, 1]),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import Fault, Reject
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
@@ -392,7 +393,7 @@ class EncodedFiles:
             rows: Indices of the files, ascending.
         """
         sizes = np.diff(self._ends, prepend=0)[rows]
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        offsets = to_offsets(sizes)
         if len(rows) < len(self.files):  # a column can't have gaps
             for index, row in enumerate(rows):
                 self._bytes[offsets[index] : offsets[index + 1]] = self.data(row)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.buffers import Bools, allocate
+from recordmill.base.buffers import Bools, allocate, to_offsets
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
@@ -268,8 +268,7 @@ def _list_wrapper(
         lengths[slots] = np.bincount(
             tape.parents[tape.node_slice(element_node)], minlength=len(slots)
         )
-    offsets = np.zeros(num_slots + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = to_offsets(lengths)
     is_missing = np.ones(num_slots, np.bool_)
     # Everything except arrays becomes a null list.
     is_missing[slots[kinds == native.JsonKind.ARRAY]] = False

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import allocate
+from recordmill.base.buffers import allocate, to_offsets
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.names import make_name_table, names_in_table
@@ -182,8 +182,7 @@ class TapeScanner:
         entry_ids, kinds, parents, starts, sizes = (
             column[: scan.values] for column in self._sorted_columns
         )
-        node_bounds = np.zeros(scan.nodes + 1, np.int64)
-        np.cumsum(self._nodes["count"][: scan.nodes], out=node_bounds[1:])
+        node_bounds = to_offsets(self._nodes["count"][: scan.nodes])
         kind_masks = np.zeros(scan.nodes, np.int64)
         # The function advances the start of each node, so it gets a copy.
         native.sort_json_values(

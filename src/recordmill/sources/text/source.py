@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
@@ -148,10 +149,9 @@ def _invalid_utf8_reject(
 def _copy_texts(
     data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> pa.Array:
-    text_bytes, offsets = stops - starts, np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(text_bytes, out=offsets[1:])
+    offsets = to_offsets(stops - starts)
     values = np.empty(int(offsets[-1]), np.uint8)
-    native.copy_spans([data], None, starts, text_bytes, offsets[:-1], values)
+    native.copy_spans([data], None, starts, stops - starts, offsets[:-1], values)
     return pa.Array.from_buffers(
         pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     )
@@ -247,8 +247,7 @@ def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Byt
 
 
 def _join_texts(texts: Sequence[Bytes]) -> pa.Array:
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    offsets = to_offsets([len(text) for text in texts])
     values = np.concatenate(texts) if texts else np.empty(0, np.uint8)
     return pa.Array.from_buffers(
         pa.large_string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]

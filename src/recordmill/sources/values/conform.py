@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.buffers import Bools, Int64s
+from recordmill.base.buffers import Bools, Int64s, to_offsets
 from recordmill.base.errors import DataError, Fault
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
@@ -338,8 +338,7 @@ def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
 
 
 def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.Array]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = to_offsets(lengths)
     mask = like.is_null() if like.null_count else None
     return lambda values: pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
 

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError
 from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_field
@@ -254,8 +255,7 @@ def _flatten_column(
             )
     else:
         lengths = pc.fill_null(pc.list_value_length(_map_as_list(column)), 0)
-        offsets = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
+        offsets = to_offsets(lengths.to_numpy(zero_copy_only=False))
         missing = column.is_null() if column.null_count else None
         for member_name, values in _flatten_column(name, _map_as_list(column).flatten(), True):
             yield (
