@@ -58,8 +58,8 @@ def run_on_beam(
     Args:
         plan: The plan of the read.
         settings: The checked options.
-        folder: The run folder. It receives the outputs unless workers write to a store (see
-            `writes_to_store`).
+        folder: The run folder. It receives the outputs unless the workers write them to the store
+            of `job_folder` themselves, because they are not per split.
         progress: Receives the counts.
         job_folder: The folder for the files of workers.
         finished: The outputs that an earlier read has finished. None means that this read can't be
@@ -112,7 +112,7 @@ def run_on_beam(
         progress,
         kind="read",
     )
-    if writes_to_store(plan, job_folder):
+    if job_folder.is_remote and not per_split:
         return collect_outputs(
             shared, job_folder.data_path(), join(job_folder.out, f"rejects/{job_folder.id}.")
         )
@@ -148,11 +148,6 @@ def find_worker_tasks(
         One element for each task of workers, None if it is not finished.
     """
     return find_finished_tasks(job_folder, folder, *_plan_worker_tasks(plan))
-
-
-def writes_to_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
-    """Returns whether workers write the outputs to the store themselves."""
-    return job_folder.is_remote and not plan.options.output.per_split
 
 
 def _with_absolute_paths(file: ShardFile) -> ShardFile:

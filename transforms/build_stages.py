@@ -28,7 +28,6 @@ from recordmill.building.workers.shards import (
     FinalShard,
     ShardAttempt,
     commit_shared_build,
-    empty_shard_id,
     rename_to_final_names,
     write_shard_attempt,
 )
@@ -203,8 +202,8 @@ def write_shard_attempts(
 
 def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
     """Yields the (split_id, index) of an attempt's shard if that shard is empty."""
-    if (gap := empty_shard_id(attempt)) is not None:
-        yield gap
+    if not attempt.shard.info.records:
+        yield attempt.shard.split_id, attempt.shard.index
 
 
 def finalize_shard(

@@ -22,7 +22,6 @@ from recordmill.building.workers.shards import (
     FinalShard,
     ShardAttempt,
     commit_shared_build,
-    empty_shard_id,
     rename_to_final_names,
     write_shard_attempt,
 )
@@ -95,7 +94,7 @@ class Steps:
         ]
 
     def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
-        gaps = [gap for one in made if (gap := empty_shard_id(one)) is not None]
+        gaps = [(one.shard.split_id, one.shard.index) for one in made if not one.shard.info.records]
         return [
             placed
             for one in made

@@ -428,7 +428,7 @@ def test_full_disk_drops_a_kept_range(
     before = room.free_bytes
     write = BatchWriter.write
 
-    def full(writer: BatchWriter, batch: pa.RecordBatch) -> int:
+    def full(writer: BatchWriter, batch: pa.RecordBatch) -> None:
         if writer.batches == fails_at:
             raise OSError(28, "No space left on device")
         return write(writer, batch)

@@ -322,7 +322,7 @@ def _bind_function(
     # BOUNDS is an int64_t, so functions with another result can't report it.
     if function.result == "int64_t":
         native_function.errcheck = raise_if_out_of_bounds
-    return native_function  # type: ignore[no-any-return]
+    return native_function
 
 
 def library_path(level: int) -> Path:

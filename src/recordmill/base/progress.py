@@ -80,7 +80,6 @@ class Progress:
         self.unit = "records"
         self.records = 0
         self.rejects = 0
-        self.bytes = 0
         self.stage_started = time.monotonic()
         self.error: BaseException | None = None
         self.engine_text = ""
@@ -95,11 +94,11 @@ class Progress:
         """
         with self._lock:
             if self.stage != stage:
-                self.stage, self.total, self.records, self.bytes = stage, total, 0, 0
+                self.stage, self.total, self.records = stage, total, 0
                 self.unit = unit
                 self.stage_started = time.monotonic()
 
-    def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
+    def advance(self, records: int = 0, rejects: int = 0) -> None:
         """Adds finished work to the counters.
 
         Raises:
@@ -110,7 +109,6 @@ class Progress:
         with self._lock:
             self.records += records
             self.rejects += rejects
-            self.bytes += bytes
 
     def begin_commit(self) -> None:
         """Marks the start of the commit. Later the run can't be stopped.

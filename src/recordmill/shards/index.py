@@ -196,7 +196,8 @@ class MappedIndex:
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
         """Returns the offsets and payload lengths of records, see `locate_entries`."""
-        return locate_entries(self.entries, records, self.end, self.path)
+        entries = self.entries
+        return _read_entries(entries, records, records, len(entries), self.end, self.path)
 
     def offset_of(self, record: int) -> int:
         """Returns the offset of the first byte of a record.
@@ -220,24 +221,6 @@ def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Byte
     with explain_missing(path):
         read_ranges(path, [(start, data[begin:end]) for start, begin, end in ranges])
     return data, begins
-
-
-def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tuple[Int64s, Int64s]:
-    """Returns the offsets and payload lengths of records.
-
-    Each entry is compared with the next one only, so the cost does not depend on the length of the
-    index.
-
-    Args:
-        index: The complete index.
-        records: Record numbers, in any order.
-        end: Uncompressed size of the shard.
-        source: Path of the index, for error messages.
-
-    Raises:
-        DataError: A record does not end where the next one begins.
-    """
-    return _read_entries(index, records, records, len(index), end, source)
 
 
 def _read_entries(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,9 +28,14 @@ from recordmill.shards.file_names import (
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
 from recordmill.storage.files import read_range
-from recordmill.storage.folders import join, list_names_if_present
+from recordmill.storage.folders import join
 from recordmill.storage.json_fields import MAX_JSON_BYTES, convert_json, parse_json
-from recordmill.storage.walk import MANIFESTS_FOLDER, find_unfinished, no_data_set_error
+from recordmill.storage.walk import (
+    MANIFESTS_FOLDER,
+    find_unfinished,
+    list_numbered_files,
+    no_data_set_error,
+)
 
 # (major, minor). A reader refuses an unknown major version and ignores fields that a minor version
 # added.
@@ -44,8 +48,6 @@ STATISTICS_NAME = "statistics.pb"
 TRANSFORM_FOLDER = "transform"
 # 1 GiB, about 20 times the 50 MiB that a build with 10,000 features writes.
 _MAX_STATISTICS_BYTES = 1 << 30
-_MANIFEST_NAME = re.compile(r"([0-9]{8})\.json")
-
 _TextLine = Annotated[str, matches(PLAIN_TEXT_PATTERN, "a line of text")]
 _Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
 _Digest = Annotated[
@@ -359,8 +361,7 @@ def list_generations(out: str | os.PathLike[str]) -> list[int]:
 
     The list is empty if the folder has no manifests or does not exist.
     """
-    names = list_names_if_present(join(out, MANIFESTS_FOLDER))
-    return sorted(int(match[1]) for name in names if (match := _MANIFEST_NAME.fullmatch(name)))
+    return list_numbered_files(join(out, MANIFESTS_FOLDER))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:

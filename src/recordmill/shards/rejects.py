@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from recordmill.base.documents import Count
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
@@ -370,7 +370,11 @@ class RejectWriter:
         if not new_rejects:
             return 0
         if self._file is None:
-            self._file = _open_text(replace_file(self._path))
+            self._file = io.TextIOWrapper(
+                io.BufferedWriter(replace_file(self._path)),
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
             self._rejected += RejectSummary(Counter(), (), (str(self._path),))
         other_rejects = self._counter.add(self._task_name, self._rejected.total + len(new_rejects))
         # Later rejects are not written, because the run is about to fail.
@@ -396,7 +400,3 @@ class RejectWriter:
         if self._file is not None:
             self._file.close()
         return self._rejected
-
-
-def _open_text(file: BinaryIO) -> TextIO:
-    return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace")

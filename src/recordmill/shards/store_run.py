@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -53,19 +52,17 @@ from recordmill.storage.folders import (
     find_files,
     is_folder,
     join,
-    list_names_if_present,
     list_paths,
     make_private_folder,
 )
 from recordmill.storage.json_fields import load_json
-from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX
+from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX, list_numbered_files
 
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
 
 LEASE_NAME = "lease.json"
 # Objects per batch, and number of batches that are removed at once.
 _REMOVE_BATCH, _REMOVE_CONCURRENCY = (1_000, 32)
-_RESULT_NAME = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -111,8 +108,7 @@ def list_results(out: str) -> dict[int, str]:
 
 def list_result_numbers(out: str) -> list[int]:
     """Returns the numbers of the committed results of reads, in ascending order."""
-    names = list_names_if_present(join(out, READS_FOLDER))
-    return sorted(int(match[1]) for name in names if (match := _RESULT_NAME.fullmatch(name)))
+    return list_numbered_files(join(out, READS_FOLDER))
 
 
 class StoreRun(Run):
@@ -287,17 +283,12 @@ class StoreRun(Run):
         now = last_changes.pop(self.folder_name, 0.0)
         dead = {name for name, changed_sec in last_changes.items() if now - changed_sec > LEASE_SEC}
         committed = self._committed_folders() if dead else set()
-        return {
-            name: [*self._list_uncommitted_data(name, committed), *_move_lease_last(runs[name])]
-            for name in sorted(dead)
-        }
-
-    def _list_uncommitted_data(self, name: str, committed: set[str]) -> list[str]:
-        return (
-            []
-            if data_folder_name(name) in committed
-            else list_data_objects(self.out, data_folder_name(name))
-        )
+        objects = {}
+        for name in sorted(dead):
+            data = data_folder_name(name)
+            uncommitted = [] if data in committed else list_data_objects(self.out, data)
+            objects[name] = [*uncommitted, *_move_lease_last(runs[name])]
+        return objects
 
 
 def attach_run(out: str, identifier: str) -> Run:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -60,15 +60,15 @@ class Kind:
 
     @cached_property
     def recognizer(self) -> Any:
-        return _import_name(self.recognizer_path)
+        return resolve_name(f"recordmill.{self.recognizer_path}")
 
     @cached_property
     def options_class(self) -> Any:
-        return _import_name(self.options_path)
+        return resolve_name(f"recordmill.{self.options_path}")
 
     @cached_property
     def planner(self) -> Any:
-        return _import_name(self.planner_path)
+        return resolve_name(f"recordmill.{self.planner_path}")
 
 
 # Text formats are tried in this order, so more specific ones come first.
@@ -174,8 +174,3 @@ def find_kind(name: str) -> Kind:
     raise UsageError(
         f"no kind {name!r}: one of {', '.join(KIND_NAMES)}{did_you_mean(name, KIND_NAMES)}"
     )
-
-
-def _import_name(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(f"recordmill.{module}"), name)

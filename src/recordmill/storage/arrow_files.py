@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -22,7 +21,7 @@ class BatchWriter:
     """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
-        self.path, self.schema, self.batches = path, schema, 0
+        self.path, self.schema = path, schema
         self._sink = pa.OSFile(path, "wb")
         self._writer = pa.ipc.new_file(
             self._sink,
@@ -30,26 +29,12 @@ class BatchWriter:
             options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False),
         )
 
-    def write(self, batch: pa.RecordBatch) -> int:
-        """Appends a batch and returns its index in the file."""
+    def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
-        self.batches += 1
-        return self.batches - 1
 
     def close(self) -> None:
         self._writer.close()
         self._sink.close()
-
-    def __enter__(self) -> BatchWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def map_batches(path: str) -> pa.ipc.RecordBatchFileReader:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 
 from recordmill.base.buffers import Bytes
 
@@ -129,8 +129,7 @@ class Codec:
     @cached_property
     def algorithm(self) -> Algorithm:
         """The algorithm that reads files. Must not be used if `is_plain`."""
-        module, _, name = self.algorithm_path.partition(":")
-        instance = getattr(import_module(f"recordmill.{module}"), name)()
+        instance = resolve_name(f"recordmill.{self.algorithm_path}")()
         assert isinstance(instance, Algorithm)
         return instance
 

@@ -76,7 +76,7 @@ _TEMPORARY_SUFFIXES = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdo
 _WILDCARD = re.compile(r"[*?[]")
 _RUN_FOLDER_NAME = re.compile(rf"{RUN_PREFIX}([0-9a-f]{{12}})")
 _RUN_PATH_PART = re.compile(rf"(?:^|(?<=/))(?:{RUN_PREFIX}|{DATA_PREFIX})[0-9a-f]{{12}}(?=/|$)")
-_NUMBERED_JSON = re.compile(r"[0-9]{8}\.json")
+_NUMBERED_JSON = re.compile(r"([0-9]{8})\.json")
 _DATA_FOLDER_FIELD = re.compile(rb'"folder": *"(data-[0-9a-f]{12})"')
 _MAX_NOTE_NAMES = 3  # the first names of each reason, in sorted order
 
@@ -188,6 +188,15 @@ def find_unfinished(folder: str) -> list[str]:
         {name for path in results for name in _committed_folders(path)} if data_folders else set()
     )
     return [join(folder, name) for name in data_folders if name not in committed]
+
+
+def list_numbered_files(folder: str) -> list[int]:
+    """Returns the numbers of the files such as `00000003.json` in a folder, in ascending order.
+
+    A missing folder has none.
+    """
+    names = list_names_if_present(folder)
+    return sorted(int(match[1]) for name in names if (match := _NUMBERED_JSON.fullmatch(name)))
 
 
 def _committed_folders(result: str) -> list[str]:

@@ -145,11 +145,6 @@ def write_shard_attempt(
     return ShardAttempt(staged.shard, tuple(files))
 
 
-def empty_shard_id(attempt: ShardAttempt) -> tuple[int, int] | None:
-    """Returns (split_id, index) if the shard is empty, else None."""
-    return None if attempt.shard.info.records else (attempt.shard.split_id, attempt.shard.index)
-
-
 def rename_to_final_names(
     job_folder: JobFolder, attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]]
 ) -> FinalShard | None:

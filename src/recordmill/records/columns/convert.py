@@ -28,7 +28,12 @@ from recordmill.base.buffers import Bools, Int64s, to_offsets
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
-from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths, numpy_dtype
+from recordmill.records.columns.numpy_arrays import (
+    extract_arrays,
+    list_lengths,
+    numpy_dtype,
+    valid_mask,
+)
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.protobuf import tensor_proto
@@ -164,7 +169,7 @@ class DecodeRaw:
         item_bytes = ITEM_BYTES[self.dtype] * out.inner_size
         arrays = extract_arrays(column, feature)
         lengths = np.diff(arrays.splits[0])
-        present = _presence_mask(column)
+        present = valid_mask(column)
         is_bad = present & (
             (lengths % item_bytes != 0) if out.ragged_rank else (lengths != item_bytes)
         )
@@ -218,7 +223,7 @@ class DecodeTensor:
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out = self.output_feature(feature)
         arrays = extract_arrays(column, feature)
-        splits, present = arrays.splits[0], _presence_mask(column)
+        splits, present = arrays.splits[0], valid_mask(column)
         headers = tensor_proto.read_tensor_headers(arrays.values, splits)
         sizes, value_bytes = self._valid_sizes(headers), ITEM_BYTES[self.dtype]
         is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
@@ -273,7 +278,7 @@ class DecodeTensor:
         """
         arrays = extract_arrays(column, feature)
         sizes = self._valid_sizes(tensor_proto.read_tensor_headers(arrays.values, arrays.splits[0]))
-        result = np.where(_presence_mask(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
+        result = np.where(valid_mask(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
         return result, result
 
     def _valid_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
@@ -392,7 +397,7 @@ class Reshape:
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out = self.output_feature(feature)
-        present = _presence_mask(column)
+        present = valid_mask(column)
         counts = _count_values(column, feature, present)
         is_bad = present & (
             (counts % out.inner_size != 0) if out.ragged_rank else (counts != out.inner_size)
@@ -460,7 +465,7 @@ class Pad:
             ) from None
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
-        out, present = self.output_feature(feature), _presence_mask(column)
+        out, present = self.output_feature(feature), valid_mask(column)
         column, feature = to_list_column(column, feature)
         lengths = np.where(present, list_lengths(column), 0)
         is_bad = lengths > self.length if not self.cuts_longer else np.zeros(len(lengths), np.bool_)
@@ -528,7 +533,7 @@ class NameClasses:
         return replace(feature, dtype="string", classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
-        out, present = self.output_feature(feature), _presence_mask(column)
+        out, present = self.output_feature(feature), valid_mask(column)
         names = feature.classes or ()
         counts, flat = _count_values(column, feature, present), _flat_values(column, feature)
         numbers = flat.to_numpy(zero_copy_only=False)
@@ -578,7 +583,7 @@ def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Featur
     Returns:
         (the column, its feature).
     """
-    out, present = _as_ragged(feature), _presence_mask(column)
+    out, present = _as_ragged(feature), valid_mask(column)
     if out == feature:
         return column, feature
     return build_column(
@@ -641,12 +646,6 @@ def _tensor_column(flat_values: pa.Array, present: Bools, out: Feature) -> pa.Ar
 
 def _validity_bitmap(present: Bools) -> pa.Buffer | None:
     return None if present.all() else pa.array(present).buffers()[1]
-
-
-def _presence_mask(column: pa.Array) -> Bools:
-    if column.null_count == 0:
-        return np.ones(len(column), np.bool_)
-    return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _count_values(column: pa.Array, feature: Feature, present: Bools) -> Int64s:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.buffers import Int64s, to_offsets
-from recordmill.records.columns.ragged import Array, Ragged, Strings, ValidMask
+from recordmill.base.buffers import Bools, Int64s, to_offsets
+from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -34,7 +34,7 @@ class ColumnArrays:
 
     values: Array
     splits: tuple[Int64s, ...]
-    valid: ValidMask | None
+    valid: Bools | None
     num_items: int = -1
 
 
@@ -87,7 +87,7 @@ def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Colu
         feature: The feature.
     """
     array = _combine_chunks(column)
-    valid = None if feature.required else _valid_mask(array)
+    valid = None if feature.required else valid_mask(array)
     splits: list[Int64s] = []
     for _ in range(feature.ragged_rank):
         array, offsets = _flatten_list(array)
@@ -165,7 +165,7 @@ def assemble_array(
     return values
 
 
-def _mask_rows(values: Array, valid: ValidMask) -> Array:
+def _mask_rows(values: Array, valid: Bools) -> Array:
     # One flag per record is seen through a stride of 0 for all its values, so the mask costs no
     # memory. It can be read, but not set.
     mask = np.broadcast_to(~valid.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
@@ -184,9 +184,8 @@ def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def _valid_mask(array: pa.Array) -> ValidMask:
-    if array.null_count == 0:
-        return np.ones(len(array), np.bool_)
+def valid_mask(array: pa.Array) -> Bools:
+    """Returns which rows are not missing, bool [rows]."""
     return array.is_valid().to_numpy(zero_copy_only=False)
 
 
@@ -214,10 +213,10 @@ def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
     present = array.drop_null().flatten()
     # `present` contains only the tensors that are not missing, so each row needs the index of its
     # tensor there.
-    tensor_index = np.cumsum(_valid_mask(array)) - 1
+    tensor_index = np.cumsum(valid_mask(array)) - 1
     indices = pa.array(
         np.repeat(tensor_index, size) * size + np.tile(np.arange(size), len(array)),
-        mask=np.repeat(~_valid_mask(array), size),
+        mask=np.repeat(~valid_mask(array), size),
     )
     return present.take(indices)
 

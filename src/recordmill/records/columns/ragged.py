@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Bools, Int64s
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 Array = npt.NDArray[Any]
-ValidMask = npt.NDArray[np.bool_]
 
 _MAX_REPR_ROWS = 3
 _MAX_REPR_LENGTH = 40
@@ -45,7 +44,7 @@ class Strings:
     values: Array
     row_splits: Int64s
     text: bool
-    valid: ValidMask | None = None
+    valid: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -109,7 +108,7 @@ class Ragged:
 
     values: Array | Strings | Ragged
     row_splits: Int64s
-    valid: ValidMask | None = None
+    valid: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1

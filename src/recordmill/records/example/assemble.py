@@ -211,7 +211,7 @@ def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes
         int(layout.modes[column]),
         int(layout.array_rows[column]),
     )
-    valid = cells.valid[column] if cells.has_nulls(column) else None
+    valid = cells.valid[column] if cells.columns["null_count"][column] else None
     if mode >= native.CellMode.ONE_BYTES:
         return LocatedColumn(
             rows=rows,

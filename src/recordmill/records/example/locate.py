@@ -87,10 +87,6 @@ class LocatedCells:
             data, starts, lengths, map_count, other_features, names, cells
         )
 
-    def has_nulls(self, column: int) -> bool:
-        """Returns whether a cell of the column is a null."""
-        return bool(self.columns["null_count"][column])
-
 
 @dataclass(frozen=True)
 class CellLayout:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 from recordmill.base.errors import UsageError
@@ -125,7 +125,7 @@ class Output:
 
     def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
         """Opens a writer for a path that does not exist yet."""
-        return _load(self.writer)(path, schema, settings)
+        return resolve_name(f"recordmill.{self.writer}")(path, schema, settings)
 
     def parse_options(self, values: Mapping[str, Any]) -> Any:
         """Checks the options of the user that only some outputs have.
@@ -139,12 +139,14 @@ class Output:
         Raises:
             UsageError: An option has an invalid value.
         """
-        return _load(self.options_function)(**values) if self.options_function else None
+        if not self.options_function:
+            return None
+        return resolve_name(f"recordmill.{self.options_function}")(**values)
 
     def check_schema(self, schema: Schema) -> None:
         """Raises UsageError if the output can't hold a feature."""
         if self.schema_check:
-            _load(self.schema_check)(schema)
+            resolve_name(f"recordmill.{self.schema_check}")(schema)
 
 
 OUTPUTS = (
@@ -236,8 +238,3 @@ def find_output(name: str) -> Output:
         output_names=", ".join(OUTPUT_NAMES),
         did_you_mean=did_you_mean(name, OUTPUT_NAMES),
     )
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(f"recordmill.{module}"), name)

@@ -248,10 +248,6 @@ def select_features(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 
     The result is the same as decoding with this schema. The batch must have all of its features.
     """
-    return (
-        batch if batch.schema.names == list(schema.names) else _select_batch_columns(batch, schema)
-    )
-
-
-def _select_batch_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    if batch.schema.names == list(schema.names):
+        return batch
     return batch.select(list(schema.names)).replace_schema_metadata(to_arrow(schema).metadata)

@@ -27,7 +27,7 @@ from recordmill.records.protobuf.message import (
     example_class,
     to_plain_form,
 )
-from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, Feature, Schema
+from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, Schema
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
@@ -81,18 +81,25 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         }
         unifier.add(batch.schema, "record", null_counts)
         features = (
-            replace(f, dtype="float32") if _is_python_float(f.dtype, f.shape) else f
+            # Python floats become float32. An array keeps float64, and has a fixed shape.
+            replace(f, dtype="float32")
+            if f.dtype == "float64" and (not f.shape or f.shape[-1] is None)
+            else f
             for f in unifier.schema()
         )
         schema = Schema(tuple(features))
     fields = zip(batch.schema.names, batch.schema.types, strict=True)
-    # A time without a zone is accepted for a feature in UTC. The cast refuses this, so the zone is
+    # NumPy's times have no zone, although they are in UTC. The cast refuses this, so the zone is
     # removed from the feature.
     zoneless = {
         name for name, kind in fields if "timestamp" in str(kind) and "tz=" not in str(kind)
     }
     schema = replace(
-        schema, features=tuple(_without_zone(f) if f.name in zoneless else f for f in schema)
+        schema,
+        features=tuple(
+            replace(f, dtype=f.dtype.replace(", UTC", "")) if f.name in zoneless else f
+            for f in schema
+        ),
     )
     row = conform(nest_tensors(batch, schema), schema)
     for fault in row.faults.values():
@@ -114,22 +121,6 @@ def _to_numpy(value: Any) -> Any:
         ]
     is_known = isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__array__")
     return value if is_known else np.asarray(value)
-
-
-def _without_zone(feature: Feature) -> Feature:
-    """Returns the feature without its time zone.
-
-    NumPy's times have no zone, although they are in UTC.
-    """
-    return replace(feature, dtype=feature.dtype.replace(", UTC", ""))
-
-
-def _is_python_float(dtype: str, shape: tuple[int | None, ...]) -> bool:
-    """Returns whether a float64 feature was inferred from Python floats.
-
-    These become float32. An array keeps float64, and has a fixed shape.
-    """
-    return dtype == "float64" and (not shape or shape[-1] is None)
 
 
 @suggest_keywords

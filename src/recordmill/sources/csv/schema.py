@@ -294,7 +294,10 @@ def make_csv_schema(
     )
     inferred = Schema(
         tuple(
-            _set_required(feature, column)
+            replace(
+                feature,
+                required=column.counts.null_count(feature.dtype) + column.missing_rows == 0,
+            )
             for feature, column in zip(inferred, columns, strict=True)
         )
     )
@@ -381,12 +384,6 @@ def are_parsed_alike(first: Schema, second: Schema) -> bool:
         [(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (first, second)
     )
     return own_features == other_features
-
-
-def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
-    return replace(
-        feature, required=column.counts.null_count(feature.dtype) + column.missing_rows == 0
-    )
 
 
 def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:

@@ -564,7 +564,8 @@ def _is_single_column(trial: DialectTrial) -> bool:
 
     The first row does not count.
     """
-    return all(is_single_value(_join_row(row, trial)) for row in trial.rows[1:])
+    joined_rows = (trial.delimiter.join(cell.text for cell in row) for row in trial.rows[1:])
+    return all(map(is_single_value, joined_rows))
 
 
 def _splits_times(trial: DialectTrial) -> bool:
@@ -585,10 +586,6 @@ def _splits_times(trial: DialectTrial) -> bool:
 def _is_typed(column: Sequence[Cell]) -> bool:
     classes = [classify_cell(cell.text) for cell in column]
     return any(cell_class != NULL_CELL for cell_class in classes) and TEXT_CELL not in classes
-
-
-def _join_row(row: Sequence[Cell], trial: DialectTrial) -> str:
-    return trial.delimiter.join(cell.text for cell in row)
 
 
 def describe_delimiter(trial: DialectTrial) -> str:
