@@ -53,6 +53,15 @@ def read_boot_id() -> str | None:
         return None
 
 
+def descriptor_quarter(minimum: int, maximum: int) -> int:
+    """Returns a quarter of the files that this process may open, from `minimum` to `maximum`.
+
+    The other descriptors are for sockets, outputs and other files of the process.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return maximum if limit == resource.RLIM_INFINITY else min(max(limit // 4, minimum), maximum)
+
+
 class SystemLimit(Enum):
     """A resource of the system that ran out.
 

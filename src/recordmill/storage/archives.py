@@ -22,7 +22,6 @@ import contextlib
 import errno
 import os
 import re
-import resource
 import stat as modes
 import tarfile
 import tempfile
@@ -38,6 +37,7 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import descriptor_quarter
 from recordmill.base.magic import FORMAT_HEAD_BYTES, needs_random_access
 from recordmill.base.progress import Progress
 from recordmill.base.threads import ForkSafeLock
@@ -60,7 +60,7 @@ _MAX_INFLATED_BYTES = 16 << 20  # 16 MiB: larger deflated members are streamed
 _MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header into memory, whatever its size
 # Each decompressed file takes a descriptor. A process often has 1,024, sometimes 256 or fewer, and
 # needs most of them for other files.
-_MAX_DECOMPRESSED_FILES, _MIN_DECOMPRESSED_FILES, _DESCRIPTORS_PER_FILE = 200, 4, 4
+_MIN_DECOMPRESSED_FILES, _MAX_DECOMPRESSED_FILES = 4, 200
 _BLOCK_BYTES = 1 << 20  # 1 MiB: compressed bytes, or zeros after a tar, that are read at a time
 # Directories stay cached until both limits are exceeded, so many small archives may stay.
 _MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = 8, 1 << 18
@@ -405,7 +405,9 @@ def _open_decompressed(
             file = _decompress(path, blocks)
         _decompressed_files[path] = archive_stat, file
         # Readers have a descriptor of their own, so a dropped file stays readable for them.
-        while len(_decompressed_files) > _max_decompressed_files():
+        while len(_decompressed_files) > descriptor_quarter(
+            _MIN_DECOMPRESSED_FILES, _MAX_DECOMPRESSED_FILES
+        ):
             _decompressed_files.popitem(last=False)
         if archive_stat.is_changed(find_file_storage(archive).last_known_stat(archive)):
             raise DataError("changed while it was read; start again", source=archive)
@@ -416,14 +418,6 @@ def _open_decompressed(
         0,
         archive_stat=archive_stat,
     )
-
-
-def _max_decompressed_files() -> int:
-    max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if max_descriptors == resource.RLIM_INFINITY:
-        return _MAX_DECOMPRESSED_FILES
-    num_files = max(max_descriptors // _DESCRIPTORS_PER_FILE, _MIN_DECOMPRESSED_FILES)
-    return min(num_files, _MAX_DECOMPRESSED_FILES)
 
 
 def _decompress(path: str, blocks: Iterable[bytes]) -> BinaryIO:
@@ -527,13 +521,6 @@ class ArchiveStorage(FileStorage):
             start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
             if not member.is_deflated:
                 return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
-            if member.is_large and not member.is_streamed:
-                blocks = _inflate_blocks(reader, start, member, path)
-                content_reader = _open_decompressed(
-                    path, archive_path(path), archive_members.archive_stat, blocks
-                )
-                reader.close()
-                return content_reader
             if member.is_streamed:
                 # The trailer of a gzip file: CRC32 and size modulo 2**32.
                 trailer = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(
@@ -546,22 +533,21 @@ class ArchiveStorage(FileStorage):
                     header=_GZIP_HEADER,
                     trailer=trailer,
                 )
-            data = reader.fill(np.empty(member.packed_bytes, np.uint8), start)
-            content = _inflate_member(data, member, path)
-            return _MemberReader(reader, member.size_bytes, 0, header=content)
+            blocks = _inflate_blocks(reader, start, member, path)
+            if not member.is_large:
+                content = np.frombuffer(b"".join(blocks), np.uint8)
+                return _MemberReader(reader, member.size_bytes, 0, header=content)
+            content_reader = _open_decompressed(
+                path, archive_path(path), archive_members.archive_stat, blocks
+            )
+            reader.close()
+            return content_reader
         except BaseException:
             reader.close()
             raise
 
     def map(self, path: str) -> Bytes:
-        reader = self.open(path)
-        try:
-            return reader.fill(np.empty(reader.stat().size_bytes, np.uint8), 0)
-        finally:
-            reader.close()
-
-    def exists(self, path: str) -> bool:
-        return self.is_file(path) or self.is_folder(path)
+        return self.read_file(path)
 
     def is_file(self, path: str) -> bool:
         archive, name = _split_path(path)
@@ -676,7 +662,7 @@ def _inflate_blocks(reader: Reader, start: int, member: _Member, path: str) -> I
         path: The path of the member, for messages.
     """
     stream, num_bytes, crc = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
-    buffer = np.empty(_BLOCK_BYTES, np.uint8)
+    buffer = np.empty(min(member.packed_bytes, _BLOCK_BYTES), np.uint8)
     for offset in range(0, member.packed_bytes, _BLOCK_BYTES):
         block = reader.fill(buffer[: member.packed_bytes - offset], start + offset)
         data, content = block.tobytes(), b""
@@ -693,15 +679,3 @@ def _inflate_blocks(reader: Reader, start: int, member: _Member, path: str) -> I
             data = stream.unconsumed_tail
     if num_bytes != member.size_bytes or crc != member.crc:
         raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
-
-
-def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:
-    stream = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        # One byte more than expected shows that a member is too long, without inflating it all.
-        content = stream.decompress(data.data, member.size_bytes + 1)
-    except zlib.error as error:
-        raise OSError(errno.EIO, f"is damaged: {error}", path) from None
-    if len(content) != member.size_bytes or zlib.crc32(content) != member.crc:
-        raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
-    return np.frombuffer(content, np.uint8)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
+from recordmill.base.machine import descriptor_quarter
 from recordmill.base.option_names import option
 from recordmill.storage import archives
 from recordmill.storage.direct_io import DISK_FULL_ERRNOS
@@ -104,7 +104,7 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
 ]
 
 # More mapped files do not make reads faster. With fewer, each batch would map its files again.
-_MAX_MAPPED_FILES, _MIN_MAPPED_FILES = 1024, 16
+_MIN_MAPPED_FILES, _MAX_MAPPED_FILES = 16, 1024
 _OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECT_STORAGE.reset_after_fork)
 
@@ -416,19 +416,8 @@ def _changed_error(planned_stat: Stat, current_stat: Stat, source: str) -> DataE
     return DataError(f"changed while it was read ({sizes}); start again", source=source)
 
 
-def _mapped_file_limit() -> int:
-    """Returns a quarter of the file descriptors that the process may open, within limits."""
-    # The other descriptors are for sockets, outputs and other files of the process.
-    max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        _MAX_MAPPED_FILES
-        if max_descriptors == resource.RLIM_INFINITY
-        else min(max(max_descriptors // 4, _MIN_MAPPED_FILES), _MAX_MAPPED_FILES)
-    )
-
-
 # Slots for arrays from `map_file`, or views of them.
-MAPPED_FILES = LruLimit(_mapped_file_limit())
+MAPPED_FILES = LruLimit(descriptor_quarter(_MIN_MAPPED_FILES, _MAX_MAPPED_FILES))
 
 
 def release_mapped_pages() -> None:

@@ -200,9 +200,6 @@ class ObjectStorage(FileStorage):
             mapped.flags.writeable = False
             return mapped
 
-    def exists(self, path: str) -> bool:
-        return self.is_file(path) or self.is_folder(path)
-
     def is_file(self, path: str) -> bool:
         try:
             return bool(Address.from_uri(path).key) and self.stat(path) is not None

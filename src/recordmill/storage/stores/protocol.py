@@ -128,9 +128,9 @@ class FileStorage(ABC):
     def map(self, path: str) -> Bytes:
         """Maps a complete file as a read-only array. It uses no memory of the process."""
 
-    @abstractmethod
     def exists(self, path: str) -> bool:
         """Returns whether a file or a folder exists."""
+        return self.is_file(path) or self.is_folder(path)
 
     @abstractmethod
     def is_file(self, path: str) -> bool:
