@@ -40,8 +40,6 @@ from recordmill.storage.walk import (
 # (major, minor). A reader refuses an unknown major version and ignores fields that a minor version
 # added.
 FORMAT_VERSION = (2, 0)
-# Major versions of earlier releases.
-_OLD_MAJOR_VERSIONS = (1, 3)
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
@@ -272,15 +270,8 @@ class Manifest:
         document = parse_json(text, source)
         version = convert_json(_FormatHeader, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
-            remedy = (
-                "build the data set again"
-                if version[0] in _OLD_MAJOR_VERSIONS
-                else "install a newer one"
-            )
-            raise DataError(
-                f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {remedy}",
-                source=source,
-            )
+            reason = f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}"
+            raise DataError(f"{reason}: install a newer one", source=source)
         # `cls` checks the fields of the manifest itself. `_SECTION_TYPES` checks the sections that
         # are plain mappings here.
         manifest: Manifest = convert_json(cls, document, source)
