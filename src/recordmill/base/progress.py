@@ -62,7 +62,6 @@ class Progress:
         unit: The unit of `total` and `records`, "records" or "files".
         records: Records or files of the stage so far.
         rejects: Rejects of the run so far.
-        bytes: Bytes of the stage so far.
         engine_text: The status of the engine, if it does the work in other processes, else "".
         error: The first error that a thread reported with `fail`.
         is_committing: The commit has begun, so a request to stop comes too late.

@@ -108,7 +108,7 @@ class PartialIndex:
             self._read_blocks({min(max(self._block_begin((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns the offsets and payload lengths of records, like `locate_entries`.
+        """Returns the offsets and payload lengths of records.
 
         Args:
             records: Record numbers, in ascending order.
@@ -195,7 +195,7 @@ class MappedIndex:
         return record, self.offset_of(record), self.offset_of(record + 1)
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns the offsets and payload lengths of records, see `locate_entries`."""
+        """Returns the offsets and payload lengths of records, like `RecordLocator.locate`."""
         entries = self.entries
         return _read_entries(entries, records, records, len(entries), self.end, self.path)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.sources.arrow.row_groups import (
     RowGroupSource,
-    ScannedFile,
+    RowGroupFile,
     plan_row_groups,
     select_columns,
     select_flat_schema,
@@ -64,7 +64,7 @@ def plan_arrow(
     return plan_row_groups(ArrowSource, _scan_file, files, options, common)
 
 
-def _scan_file(file: InputFile, options: TableOptions, common: PlanOptions) -> ScannedFile:
+def _scan_file(file: InputFile, options: TableOptions, common: PlanOptions) -> RowGroupFile:
     with _errors_of(file.name):
         data = map_arrow_file(file.path)
         is_stream = _is_stream(data)
@@ -86,7 +86,7 @@ def _scan_file(file: InputFile, options: TableOptions, common: PlanOptions) -> S
     end = read_range(file.path, max(file.stat.size_bytes - len(_STREAM_END), 0)).tobytes()
     if is_stream and end != _STREAM_END:
         notes = (f"{file.name}: the Arrow stream has no end mark, so it may be cut off",)
-    return ScannedFile(
+    return RowGroupFile(
         names=tuple(schema.names),
         columns=columns,
         flat_schema=flat_schema,

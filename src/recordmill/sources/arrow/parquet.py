@@ -21,7 +21,7 @@ from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.arrow.row_groups import (
     RowGroupSource,
-    ScannedFile,
+    RowGroupFile,
     plan_row_groups,
     select_columns,
     select_flat_schema,
@@ -129,7 +129,7 @@ def plan_parquet(
     )
 
 
-def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> ScannedFile:
+def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> RowGroupFile:
     with _open_parquet(file, open_arrow_file(file.path)) as parquet:
         schema, file_metadata = parquet.schema_arrow, parquet.metadata
     columns, flat = select_flat_schema(schema, file, options, common)
@@ -143,7 +143,7 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
     null_counts = _null_counts(file_metadata, schema)
-    return ScannedFile(
+    return RowGroupFile(
         names=tuple(schema.names),
         columns=columns,
         flat_schema=flat,

@@ -116,7 +116,7 @@ _Source = TypeVar("_Source", bound=RowGroupSource)
 
 
 @dataclass(frozen=True)
-class ScannedFile:
+class RowGroupFile:
     """The facts about a file that the plan needs.
 
     The plan keeps these instead of open files.
@@ -140,7 +140,7 @@ class ScannedFile:
 
 def plan_row_groups(
     source_class: type[_Source],
-    scan: Callable[[InputFile, TableOptions, PlanOptions], ScannedFile],
+    scan: Callable[[InputFile, TableOptions, PlanOptions], RowGroupFile],
     files: Sequence[InputFile],
     options: TableOptions,
     common: PlanOptions,
@@ -195,7 +195,7 @@ def plan_row_groups(
 def _read_label_batches(
     source_class: type[RowGroupSource],
     files: FileTable,
-    scanned_files: Sequence[ScannedFile],
+    scanned_files: Sequence[RowGroupFile],
     common: PlanOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Yields only the label column of all files, for its class names.
