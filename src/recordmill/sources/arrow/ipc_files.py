@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.sources.arrow.row_groups import (
-    RowGroupSource,
     RowGroupFile,
+    RowGroupSource,
     plan_row_groups,
     select_columns,
     select_flat_schema,

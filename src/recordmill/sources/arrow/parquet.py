@@ -20,8 +20,8 @@ from recordmill.base.errors import DataError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.arrow.row_groups import (
-    RowGroupSource,
     RowGroupFile,
+    RowGroupSource,
     plan_row_groups,
     select_columns,
     select_flat_schema,
