@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.sources.common.small_files import read_files
-from recordmill.storage.file_table import InputFile
+from recordmill.storage.file_table import InputFile, read_files
 from recordmill.storage.files import (
     Stat,
     atomic_write,

@@ -36,6 +36,7 @@ from recordmill.storage.disk_files import (
     sync_folder,
     write_all,
 )
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
     is_remote,
@@ -283,20 +284,15 @@ def prefetch_files(
     """
     waiting: deque[_Item] = deque()
     for item in items:
-        file = file_of(item)
-        storage = None if file is None else find_storage(file[0])
-        if file is not None and storage is not None and storage.max_prefetched:
-            storage.prefetch_start(*file)
+        max_waiting = 0
+        if (file := file_of(item)) is not None:
+            storage = find_storage(file[0])
             # Items wait until enough later objects are requested.
-            waiting.append(item)
-            if len(waiting) <= storage.max_prefetched:
-                continue
-        elif not waiting:
-            yield item
-            continue
-        else:
-            waiting.append(item)  # keeps the order of the items
-        yield waiting.popleft()
+            if max_waiting := storage.max_prefetched:
+                storage.prefetch_start(*file)
+        waiting.append(item)
+        if len(waiting) > max_waiting:
+            yield waiting.popleft()
     yield from waiting
 
 
@@ -393,6 +389,34 @@ def put_bytes(target: str, data: bytes) -> None:
         return
     with atomic_write(target) as file:
         write_all(file, data)
+
+
+def read_files(files: Sequence[InputFile], buffer: Bytes) -> Iterator[Bytes]:
+    """Reads complete files, one after the other, into `buffer`.
+
+    Objects in stores are prefetched.
+
+    Args:
+        files: The files. `InputFile.stat` is the state at planning time.
+        buffer: The array to fill. It must have the total size of the files.
+
+    Yields:
+        The part of the buffer with the content of the next file.
+
+    Raises:
+        DataError: A file has changed since planning or can't be read.
+    """
+    offset = 0
+    for file in prefetch_files(files, lambda file: (file.path, file.stat)):
+        target = buffer[offset : offset + file.stat.size_bytes]
+        offset += file.stat.size_bytes
+        try:
+            read_range(file.path, target=target)
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", source=file.name) from error
+        # A file that was too short has changed, too.
+        check_unchanged(file.path, file.stat, file.name)
+        yield target
 
 
 def check_unchanged(path: str, planned_stat: Stat, source: str) -> None:

@@ -35,7 +35,6 @@ from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
-from recordmill.sources.common.small_files import read_files
 from recordmill.sources.common.tables import take_file_batch
 from recordmill.sources.images.box_columns import (
     ANNOTATION_FILE,
@@ -48,7 +47,7 @@ from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column, null_column
-from recordmill.storage.files import Bytes
+from recordmill.storage.files import Bytes, read_files
 
 if TYPE_CHECKING:
     from PIL import Image

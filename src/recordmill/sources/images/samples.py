@@ -48,7 +48,6 @@ from recordmill.sources.common.contract import (
     pack_file_units,
 )
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
-from recordmill.sources.common.small_files import read_files
 from recordmill.sources.images.source import (
     OWN_FEATURES,
     ImageOptions,
@@ -60,6 +59,7 @@ from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
 from recordmill.storage.archives import archive_path, is_streamed_member, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column
+from recordmill.storage.files import read_files
 from recordmill.storage.json_fields import parse_json
 from recordmill.storage.listing import Listing
 

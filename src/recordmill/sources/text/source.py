@@ -54,13 +54,12 @@ from recordmill.sources.common.lines import (
     scan_ranges,
     stream_line_blocks,
 )
-from recordmill.sources.common.small_files import read_files
 from recordmill.sources.common.tables import CompactTable, take_file_batch
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile, null_mask
-from recordmill.storage.files import Bytes, check_unchanged, read_range
+from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
 LINES_MODE, DOCUMENTS_MODE, AUTO_MODE = "lines", "documents", "auto"
