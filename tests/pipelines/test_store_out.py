@@ -22,7 +22,7 @@ from recordmill.shards import store_run
 from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage import files
-from recordmill.storage.stores import client, uploads
+from recordmill.storage.stores import uploads
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
 
@@ -167,12 +167,12 @@ def test_store_without_put_if_absent_is_refused(
     """
     (tmp_path / "in.csv").write_text("x\n1\n")
 
-    def replace(bucket: client.Connection, key: str, data: bytes) -> bool:
-        bucket.put(key, data)
+    def replace(store: Any, key: str, data: bytes) -> bool:
+        store.put(key, data, use_multipart=False)
         return True
 
     recordmill.build(ROWS, tmp_path / "set")
-    monkeypatch.setattr(client.Connection, "create", replace)
+    monkeypatch.setattr(uploads, "_create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
     monkeypatch.setattr(plan, "list_inputs", None)  # it was not come so far

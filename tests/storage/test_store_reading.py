@@ -327,7 +327,10 @@ def test_list_of_objects_resumes_after_its_last_complete_page(
     asked = []
 
     class Pages:
-        def list_pages(self, key: str, after: str = "") -> Iterator[list[dict[str, str]]]:
+        def list(
+            self, prefix: str, offset: str | None, chunk_size: int
+        ) -> Iterator[list[dict[str, str]]]:
+            after = offset or ""
             asked.append(after)
             left = [{"path": name} for name in keys if name > after]
             yield left[:3]

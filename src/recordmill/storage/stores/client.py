@@ -16,12 +16,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.protocol import ObjectInfo, Response
+from recordmill.storage.stores.protocol import ObjectInfo
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -71,88 +70,6 @@ _NO_STORE_MESSAGE = (
 _Result = TypeVar("_Result")
 
 
-class Connection:
-    """Requests to a bucket or host of a store, through obstore.
-
-    `to_store_error` converts the exceptions of these methods.
-    """
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def head(self, key: str) -> ObjectInfo:
-        """Returns the current info of an object."""
-        return self._store.head(key)
-
-    def probe(self, key: str) -> None:
-        """Reads one byte of an object, to get the details of a refused access.
-
-        The response to `head` has no body, so it lacks the reason.
-        """
-        self._store.get_range(key, start=0, end=1)
-
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
-        """Requests an object, or its bytes [start, stop)."""
-        return self._store.get(key, options=None if byte_range is None else {"range": byte_range})
-
-    def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """Yields pages of all objects with keys that begin with `key`.
-
-        Some of them may not be below the folder, because only the text of the key is compared.
-
-        Args:
-            key: The folder, or "" for all objects.
-            start_after: Only keys after this one are listed.
-        """
-        return self._store.list(
-            key or None, offset=start_after or None, chunk_size=LIST_PAGE_OBJECTS
-        )
-
-    def list_keys(self, key: str) -> list[str]:
-        """Returns the keys of the objects and folders in a folder. Folders may end with a slash."""
-        listing = self._store.list_with_delimiter(key or None)
-        return [*listing["common_prefixes"], *(info["path"] for info in listing["objects"])]
-
-    def put(self, key: str, data: bytes) -> None:
-        """Creates or replaces a small object."""
-        self._store.put(key, data, use_multipart=False)
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Creates a small object unless it exists, and returns whether it was created."""
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-        try:
-            self._store.put(key, data, mode="create", use_multipart=False)
-        except (AlreadyExistsError, PreconditionError):
-            return False
-        return True
-
-    def upload(
-        self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
-    ) -> None:
-        """Creates or replaces an object in parts. An error leaves no object.
-
-        Args:
-            key: The key of the object.
-            data: The path of a local file, or an iterator. Errors of the iterator are raised.
-            part_bytes: The size of a part.
-            concurrency: The number of parts that are sent concurrently.
-        """
-        source = Path(data) if isinstance(data, str) else data
-        self._store.put(key, source, chunk_size=part_bytes, max_concurrency=concurrency)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """Deletes objects. Some stores raise FileNotFoundError for a missing object."""
-        self._store.delete(list(keys))
-
-    def copy(self, key: str, target: str) -> None:
-        """Creates or replaces `target` with the content of an object of at most `MAX_COPY_BYTES`.
-
-        The call may be repeated, even by several processes at once.
-        """
-        self._store.copy(key, target)
-
-
 class RequestLimit:
     """Limit of the number of concurrent requests. Threads may share it.
 
@@ -200,13 +117,13 @@ REQUEST_LIMIT = RequestLimit()  # the limit of this process
 os.register_at_fork(after_in_child=REQUEST_LIMIT.reset_after_fork)
 
 
-_connections: dict[str, Connection] = {}
+_connections: dict[str, ObjectStore] = {}
 _lock = threading.Lock()
 # IDs of the processes that opened a connection: this one, and those that it was forked from.
 _connected_pids: set[int] = set()
 
 
-def send_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+def send_request(address: Address, request: Callable[[ObjectStore], _Result]) -> _Result:
     """Calls `request` with the connection for an address, and returns its result.
 
     Waits until the request limit permits it.
@@ -239,10 +156,12 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
     last_key, prefix = "", f"{address.key}/" if address.key else ""
     pages: Iterator[Sequence[ObjectInfo]] | None = None
 
-    def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
+    def next_page(store: ObjectStore) -> Sequence[ObjectInfo] | None:
         nonlocal pages
         if pages is None:
-            pages = client.list_pages(address.key, last_key)
+            pages = store.list(
+                address.key or None, offset=last_key or None, chunk_size=LIST_PAGE_OBJECTS
+            )
         try:
             return next(pages, None)
         except Exception:
@@ -251,6 +170,7 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
 
     while page := send_list_request(address, next_page):
         for info in page:
+            # Stores compare the text of the key only, so some objects are not below the folder.
             if info["path"].startswith(prefix):
                 yield info["path"][len(prefix) :], info
         last_key = page[-1]["path"]
@@ -261,10 +181,13 @@ def list_keys(address: Address) -> list[str]:
 
     Keys of folders may end with a slash.
     """
-    return send_list_request(address, lambda client: client.list_keys(address.key))
+    listing = send_list_request(
+        address, lambda store: store.list_with_delimiter(address.key or None)
+    )
+    return [*listing["common_prefixes"], *(info["path"] for info in listing["objects"])]
 
 
-def send_list_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+def send_list_request(address: Address, request: Callable[[ObjectStore], _Result]) -> _Result:
     """Sends a request for a list of objects, as `send_request` does.
 
     Also repeats requests with truncated responses, which obstore does not repeat.
@@ -298,7 +221,7 @@ def request_errors() -> tuple[type[Exception], ...]:
     )
 
 
-def get_connection(address: Address) -> Connection:
+def get_connection(address: Address) -> ObjectStore:
     """Returns the connection of this process for an address. Opens it on first use."""
     check_not_forked()
     with _lock:
@@ -319,7 +242,7 @@ def check_not_forked() -> None:
         )
 
 
-def _connect(address: Address) -> Connection:
+def _connect(address: Address) -> ObjectStore:
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     common: dict[str, Any] = {
@@ -333,12 +256,12 @@ def _connect(address: Address) -> Connection:
     if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
         common["client_options"]["allow_http"] = True
     if address.scheme == "s3":
-        return Connection(S3Store(address.bucket, **{**_profile_settings(), **common}))
+        return S3Store(address.bucket, **{**_profile_settings(), **common})
     if address.scheme == "gs":
-        return Connection(GCSStore(address.bucket, **common))
+        return GCSStore(address.bucket, **common)
     if address.scheme == "az":
-        return Connection(AzureStore(address.bucket, **common))
-    return Connection(HTTPStore.from_url(address.root, **common))
+        return AzureStore(address.bucket, **common)
+    return HTTPStore.from_url(address.root, **common)
 
 
 def _profile_settings() -> dict[str, str]:

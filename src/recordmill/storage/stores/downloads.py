@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,11 +22,13 @@ from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import (
     REQUEST_LIMIT,
-    Connection,
     check_not_forked,
     send_request,
 )
 from recordmill.storage.stores.protocol import Stat
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: a large range is read by several connections
 _MAX_ATTEMPTS = 4  # attempts to read from an object that is replaced during the read
@@ -75,12 +77,12 @@ class Downloader:
         """
         try:
             return self.record_stat(
-                address, send_request(address, lambda client: client.head(address.key))
+                address, send_request(address, lambda store: store.head(address.key))
             )
         except OSError as error:
             # The response to a HEAD request has no body with the reason. A read of one byte has it.
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
-                send_request(address, lambda client: client.probe(address.key))
+                send_request(address, lambda store: store.get_range(address.key, start=0, end=1))
             raise
 
     def last_known_stat(self, address: Address) -> Stat | None:
@@ -179,8 +181,8 @@ class Downloader:
             DataError: The object is shorter than expected.
         """
 
-        def read(client: Connection) -> int:
-            response = client.get(address.key, (start, start + len(buffer)))
+        def read(store: ObjectStore) -> int:
+            response = store.get(address.key, options={"range": (start, start + len(buffer))})
             # Compare before the buffer is changed.
             if self.record_stat(address, response.meta) != object_stat:
                 raise ReplacedError

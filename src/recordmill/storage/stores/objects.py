@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from recordmill.storage.stores.address import WEB_SCHEMES, Address
 from recordmill.storage.stores.cache import BlockCache, DiskCache
 from recordmill.storage.stores.client import (
     REQUEST_LIMIT,
-    Connection,
     iter_objects,
     list_keys,
     no_store_error,
@@ -34,6 +33,9 @@ from recordmill.storage.stores.client import (
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
 from recordmill.storage.stores.local import create_unnamed_file, reserve_space
 from recordmill.storage.stores.protocol import FileStorage, Stat, check_read_limit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +166,8 @@ class ObjectStorage(FileStorage):
         address = Address.from_uri(path)
         _check_has_key(address)
 
-        def fetch(client: Connection) -> tuple[Stat, Any]:
-            response = client.get(address.key)
+        def fetch(store: ObjectStore) -> tuple[Stat, Any]:
+            response = store.get(address.key)
             object_stat = self.downloader.record_stat(address, response.meta)
             size = object_stat.size_bytes
             # The response of a large object is dropped, and several requests read it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -226,17 +226,3 @@ def check_read_limit(path: str, size: int, max_bytes: int | None) -> None:
 
 # The keys are path, size, e_tag and last_modified (a datetime), as in obstore's ObjectMeta.
 ObjectInfo = Mapping[str, Any]
-
-
-class Response(Protocol):
-    """Response with an object or a range of it."""
-
-    @property
-    def meta(self) -> ObjectInfo:
-        """Object info of the content in this response."""
-
-    def bytes(self) -> Any:
-        """Returns the complete content."""
-
-    def stream(self, min_chunk_size: int) -> Iterable[Any]:
-        """Yields the content in parts as they arrive."""

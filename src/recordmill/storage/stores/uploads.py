@@ -10,7 +10,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
@@ -24,6 +24,9 @@ from recordmill.storage.stores.client import (
     send_request,
     to_store_error,
 )
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 # 8 MiB: the size of a part, each of which is a request. Very large files have larger parts.
 UPLOAD_PART_BYTES = 8 << 20
@@ -63,7 +66,7 @@ def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
 def put_object(uri: str, data: bytes) -> None:
     """Creates or replaces a small object."""
     address = Address.from_uri(uri)
-    send_request(address, lambda client: client.put(address.key, data))
+    send_request(address, lambda store: store.put(address.key, data, use_multipart=False))
 
 
 def upload_file(path: str, uri: str, size_bytes: int) -> None:
@@ -73,7 +76,10 @@ def upload_file(path: str, uri: str, size_bytes: int) -> None:
         min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)
     ) as concurrency:
         send_request(
-            address, lambda client: client.upload(address.key, path, part_bytes, concurrency)
+            address,
+            lambda store: store.put(
+                address.key, Path(path), chunk_size=part_bytes, max_concurrency=concurrency
+            ),
         )
 
 
@@ -150,7 +156,7 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     if size_bytes > MAX_COPY_BYTES:
         problem = f"of {size_bytes:,} bytes is more than stores copy ({MAX_COPY_BYTES:,}): make smaller shards"
         raise OSError(errno.EFBIG, problem, target)
-    send_request(new, lambda client: client.copy(old.key, new.key))
+    send_request(new, lambda store: store.copy(old.key, new.key))
 
 
 def put_object_if_absent(uri: str, data: bytes) -> bool:
@@ -166,10 +172,10 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
         OSError: The request failed, or its result is unknown.
     """
     address = Address.from_uri(uri)
-    connection = get_connection(address)
+    store = get_connection(address)
     try:
         with REQUEST_LIMIT.acquire():
-            created = connection.create(address.key, data)
+            created = _create(store, address.key, data)
     except request_errors() as error:
         if _read_object(address) == data:
             return True
@@ -185,12 +191,23 @@ def supports_conditional_put(uri: str, data: bytes) -> bool:
     The object must exist and belong to the caller.
     """
     address = Address.from_uri(uri)
-    return not send_request(address, lambda client: client.create(address.key, data))
+    return not send_request(address, lambda store: _create(store, address.key, data))
+
+
+def _create(store: ObjectStore, key: str, data: bytes) -> bool:
+    """Creates a small object unless it exists, and returns whether it was created."""
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    try:
+        store.put(key, data, mode="create", use_multipart=False)
+    except (AlreadyExistsError, PreconditionError):
+        return False
+    return True
 
 
 def _read_object(address: Address) -> bytes | None:
     try:
-        return bytes(send_request(address, lambda client: client.get(address.key).bytes()))
+        return bytes(send_request(address, lambda store: store.get(address.key).bytes()))
     except FileNotFoundError:
         return None
 
@@ -200,7 +217,7 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
     address = Address.from_uri(root)
 
     def delete(paths: Sequence[str]) -> None:
-        send_request(address, lambda client: client.delete(paths))
+        send_request(address, lambda store: store.delete(paths))
 
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
     for begin in range(0, len(paths), MAX_DELETE_KEYS):
