@@ -6,8 +6,6 @@ each `expand` names the types of the input and output elements.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -36,7 +34,6 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import did_you_mean
 
 _Step = TypeVar("_Step")
 
