@@ -586,9 +586,9 @@ def run_build(
         plan_handle = make_plan_handle(plan, settings.beam_args)
 
     def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Impulse
+        from recordmill.transforms.beam_types import Impulse, Map
         from recordmill.transforms.build_stages import BuildStages, ElementNumbers
-        from recordmill.transforms.local_build import LocalBuild
+        from recordmill.transforms.local_build import build_locally
 
         if job_folder is not None:
             _ = (
@@ -597,7 +597,11 @@ def run_build(
                 | "Build" >> BuildStages(shared, progress)
             )
         else:
-            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(plan_handle, progress)
+            _ = (
+                pipeline
+                | "Once" >> Impulse()
+                | "Build" >> Map(build_locally, plan_handle, progress)
+            )
 
     folder = plan.folder if job_folder is None else job_folder.run_path()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

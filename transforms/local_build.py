@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from recordmill.base.progress import Progress
@@ -25,7 +24,6 @@ from recordmill.building.workers.shared_files import PlanHandle
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
-from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
 # 4 threads that only wait for the disk, so that the merging threads need not.
 _SYNC_THREADS = 4
@@ -35,32 +33,15 @@ _MIN_TURNS_PER_THREAD = 8
 _SLICE_BOUNDS_DIVISOR = 64
 
 
-@dataclass
-class LocalBuild(PTransform):
-    """Builds the data set of a plan, and outputs its manifest.
-
-    The input is an impulse, a single element without meaning. The build is a single transform,
-    because each further one costs Beam 10 ms.
-
-    Attributes:
-        plan: The handle of the plan.
-        progress: The progress of the build.
-    """
-
-    plan: PlanHandle
-    progress: Progress
-
-    def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
-        return impulse | Map(build_locally, self.plan, self.progress)
-
-
 def build_locally(_: bytes, plan_handle: PlanHandle, progress: Progress) -> Manifest:
-    """Runs a complete build in this process.
+    """Runs a complete build in this process, and returns its manifest.
 
-    It ingests all unit groups, writes the shards and commits them. If an earlier attempt has
+    The build is a single function for Beam, because each further transform costs Beam 10 ms. It
+    ingests all unit groups, writes the shards and commits them. If an earlier attempt has
     already committed the run, the manifest of that is returned.
 
     Args:
+        _: The element of an impulse, which has no meaning.
         plan_handle: The handle of the plan.
         progress: Receives the counts, and the error if the build fails.
     """
