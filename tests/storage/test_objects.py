@@ -12,7 +12,7 @@ from kit.web_files import CUT, FAIL, SLOW, WebFiles, web_files
 from recordmill.base.errors import DataError, UsageError
 from recordmill.storage import archives, files
 from recordmill.storage.compression import open_blocks
-from recordmill.storage.file_table import InputFile
+from recordmill.storage.file_table import InputFile, read_files
 from recordmill.storage.files import (
     Bytes,
     Stat,
@@ -20,7 +20,6 @@ from recordmill.storage.files import (
     limit_block_memory,
     map_file,
     read_blocks,
-    read_files,
     read_range,
     read_ranges,
     start_range_read,

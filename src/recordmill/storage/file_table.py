@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.storage.stores.protocol import Stat
+from recordmill.base.buffers import Bytes
+from recordmill.base.errors import DataError
+from recordmill.storage.files import Stat, check_unchanged, prefetch_files, read_range
 
 SPLIT_COLUMN = "split"
 _NAME_ENCODING = ("utf-8", "surrogateescape")
@@ -345,6 +347,34 @@ class FileTable(ItemTable[InputFile]):
         )
 
     __hash__ = ItemTable.__hash__
+
+
+def read_files(files: Sequence[InputFile], buffer: Bytes) -> Iterator[Bytes]:
+    """Reads complete files, one after the other, into `buffer`.
+
+    Objects in stores are prefetched.
+
+    Args:
+        files: The files. `InputFile.stat` is the state at planning time.
+        buffer: The array to fill. It must have the total size of the files.
+
+    Yields:
+        The part of the buffer with the content of the next file.
+
+    Raises:
+        DataError: A file has changed since planning or can't be read.
+    """
+    offset = 0
+    for file in prefetch_files(files, lambda file: (file.path, file.stat)):
+        target = buffer[offset : offset + file.stat.size_bytes]
+        offset += file.stat.size_bytes
+        try:
+            read_range(file.path, target=target)
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", source=file.name) from error
+        # A file that was too short has changed, too.
+        check_unchanged(file.path, file.stat, file.name)
+        yield target
 
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:

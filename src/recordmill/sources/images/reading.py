@@ -46,8 +46,14 @@ from recordmill.sources.images.boxes import OBJECT_NAMES, Frame, find_frame, fit
 from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
-from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column, null_column
-from recordmill.storage.files import Bytes, read_files
+from recordmill.storage.file_table import (
+    FileTable,
+    InputFile,
+    make_dictionary_column,
+    null_column,
+    read_files,
+)
+from recordmill.storage.files import Bytes
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -58,8 +58,7 @@ from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join
 from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
 from recordmill.storage.archives import archive_path, is_streamed_member, is_tar
-from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column
-from recordmill.storage.files import read_files
+from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column, read_files
 from recordmill.storage.json_fields import parse_json
 from recordmill.storage.listing import Listing
 

@@ -58,8 +58,8 @@ from recordmill.sources.common.tables import CompactTable, take_file_batch
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
-from recordmill.storage.file_table import FileTable, InputFile, null_mask
-from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
+from recordmill.storage.file_table import FileTable, InputFile, null_mask, read_files
+from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import Listing
 
 LINES_MODE, DOCUMENTS_MODE, AUTO_MODE = "lines", "documents", "auto"
