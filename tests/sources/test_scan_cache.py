@@ -2,6 +2,7 @@
 changes everything.
 """
 
+import itertools
 import json
 import os
 import pickle
@@ -426,10 +427,10 @@ def test_full_disk_drops_a_kept_range(
 ) -> None:
     room: ScanCache = ScanCache(1 << 20, str(tmp_path))
     before = room.free_bytes
-    write = BatchWriter.write
+    write, calls = BatchWriter.write, itertools.count()
 
     def full(writer: BatchWriter, batch: pa.RecordBatch) -> None:
-        if writer.batches == fails_at:
+        if next(calls) == fails_at:
             raise OSError(28, "No space left on device")
         return write(writer, batch)
 
