@@ -50,7 +50,7 @@ def find_function(module: Any, name: str, source: str) -> Callable[..., Any]:
     """
     function = getattr(module, name, None)
     if callable(function):
-        return function  # type: ignore[no-any-return]
+        return function
     functions = [
         key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
     ]

@@ -53,7 +53,7 @@ class ParserFunction:
         """
         if not self.reference:
             # from the process that started this one, not from a file
-            return pickle.loads(base64.b64decode(self.pickled))  # type: ignore[no-any-return]
+            return pickle.loads(base64.b64decode(self.pickled))
         location, _, name = self.reference.rpartition(":")
         if self.source_file:
             # as for a script, the modules next to the file can be imported
