@@ -72,11 +72,14 @@ class Display:
         progress: The counters to show. Its `on_update` is called about five times a second, from a
             thread of the display.
         quiet: Show nothing. The callback is still called.
+        stream: The stream for the lines; None means standard error.
     """
 
-    def __init__(self, progress: Progress, quiet: bool = False) -> None:
+    def __init__(
+        self, progress: Progress, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
         self._progress, self._quiet = progress, quiet
-        self._stream = sys.stderr
+        self._stream = stream or sys.stderr
         self._rewrites_line = _is_terminal(self._stream) or _is_notebook(self._stream)
         self._stop = threading.Event()
         self._thread = threading.Thread(
