@@ -213,7 +213,7 @@ def test_impossible_torch_option_or_state_is_refused(ds: Dataset) -> None:
             ds.to_torch(8, **way).state_after(3)
     with pytest.raises(UsageError, match="num_hosts"):
         ds.to_torch(8, num_hosts=2, host_index=0, **SKIP)
-    with pytest.raises(UsageError, match=r"on_bad=.*: one of error, skip"):
+    with pytest.raises(UsageError, match=r"on_bad=.*: must be one of error, skip"):
         ds.to_torch(8, on_bad="ignore")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="does not work with"):
         ds.to_torch(8, **{**PACKED, **SKIP, "decode_images": None})
