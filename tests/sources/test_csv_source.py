@@ -476,7 +476,7 @@ def test_files_with_only_a_header_are_noted(tmp_path: Path) -> None:
     assert read(source)[1] == [(1, 0)]
     with pytest.raises(
         DataError,
-        match=r"^0\.csv: a header and no rows, or one row: .*Say --no-header .* or --header",
+        match=r"^0\.csv: a header and no rows, or one row: .*Use --no-header .* or --header",
     ):
         plan([paths[0], paths[2]])
     with pytest.raises(
