@@ -38,15 +38,23 @@ _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for 
 # full size, this is the size of a unit.
 _PREFETCH_BATCHES = 4
 _MAGIC_BYTES = 4
-# Field numbers in the Thrift struct of a footer, on the path to the null count of a column.
+# Field numbers in the Thrift struct of a footer, on the path to the statistics of a column.
 _FIELD_ROW_GROUPS = 4
 _FIELD_COLUMNS = 1
 _FIELD_META_DATA = 3
+_FIELD_PHYSICAL_TYPE = 1
+_FIELD_NUM_VALUES = 5
 _FIELD_STATISTICS = 12
 _FIELD_NULL_COUNT = 3
+_FIELD_MIN_VALUE = 6
+# Physical types whose minimum is a signed integer in little-endian order: INT32 and INT64.
+_INTEGER_TYPES = (1, 2)
 # Type codes of Thrift's compact protocol. All other codes are integers.
 _TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE, _TYPE_DOUBLE = 1, 2, 3, 7
 _TYPE_BINARY, _TYPE_LIST, _TYPE_SET, _TYPE_STRUCT = 8, 9, 10, 12
+
+# For each row group, the Thrift structs of its columns: values by field number.
+_ColumnMetadata = list[list[dict[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -289,26 +297,31 @@ def _null_counts(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]
     leaves = list(leaf_names(schema))
     if len(leaves) != metadata.num_columns:
         return {}
-    counts = read_null_counts(metadata, range(len(leaves)))
+    groups = _read_column_metadata(metadata)
+    counts = _count_nulls(groups, range(len(leaves)))
     classes = hugging_face_classes(schema.metadata or {})
     complete = {field.name for field in schema if not field.nullable}
     result: dict[str, int] = {}
     for index, (name, is_item) in enumerate(leaves):
         count = 0 if name in complete else -1 if is_item else counts[index]
         # Hugging Face writes class -1 for a missing value
-        may_be_null = name in classes and not _is_never_negative(metadata, index)
+        may_be_null = name in classes and not _is_never_negative(groups, index)
         result[name] = -1 if may_be_null else count
     return result
 
 
-def _is_never_negative(metadata: pq.FileMetaData, column: int) -> bool:
+def _is_never_negative(groups: _ColumnMetadata, column: int) -> bool:
     """Returns whether the footer proves that a column of integers has no negative values."""
-    chunks = (metadata.row_group(index).column(column) for index in range(metadata.num_row_groups))
-    statistics = [chunk.statistics for chunk in chunks if chunk.num_values]
-    return all(
-        stats is not None and stats.has_min_max and isinstance(stats.min, int) and stats.min >= 0
-        for stats in statistics
-    )
+    for columns in groups:
+        chunk = columns[column]
+        minimum = chunk.get(_FIELD_STATISTICS, {}).get(_FIELD_MIN_VALUE)
+        if chunk.get(_FIELD_NUM_VALUES) and (
+            chunk.get(_FIELD_PHYSICAL_TYPE) not in _INTEGER_TYPES
+            or not minimum
+            or int.from_bytes(minimum, "little", signed=True) < 0
+        ):
+            return False
+    return True
 
 
 # A footer may contradict itself. Then the accessors of pyarrow end the process, because an
@@ -374,21 +387,25 @@ def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dic
     Returns:
         The nulls by column number. -1 if some row group does not specify them.
     """
-    if not columns:
-        return {}
+    return _count_nulls(_read_column_metadata(metadata), columns) if columns else {}
+
+
+def _read_column_metadata(metadata: pq.FileMetaData) -> _ColumnMetadata:
+    """Returns the metadata of each column of each row group, as Thrift structs."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
+    footer = _ThriftReader(sink.getvalue().to_pybytes(), _MAGIC_BYTES).read_struct()
+    return [
+        [column.get(_FIELD_META_DATA, {}) for column in group[_FIELD_COLUMNS]]
+        for group in footer.get(_FIELD_ROW_GROUPS, ())
+    ]
+
+
+def _count_nulls(groups: _ColumnMetadata, columns: Collection[int]) -> dict[int, int]:
     counts = dict.fromkeys(columns, 0)
-    for group in (
-        _ThriftReader(sink.getvalue().to_pybytes(), _MAGIC_BYTES)
-        .read_struct()
-        .get(_FIELD_ROW_GROUPS, ())
-    ):
+    for group in groups:
         for index in counts:
-            statistics = (
-                group[_FIELD_COLUMNS][index].get(_FIELD_META_DATA, {}).get(_FIELD_STATISTICS, {})
-            )
-            nulls = statistics.get(_FIELD_NULL_COUNT, -1)
+            nulls = group[index].get(_FIELD_STATISTICS, {}).get(_FIELD_NULL_COUNT, -1)
             # one row group without statistics makes the total unknown
             counts[index] = -1 if nulls < 0 or counts[index] < 0 else counts[index] + nulls
     return counts
@@ -397,7 +414,8 @@ def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dic
 class _ThriftReader:
     """Reads structs in Thrift's compact protocol, as pyarrow writes them.
 
-    A struct becomes a dict of values by field number. Texts and float64 values are skipped.
+    A struct becomes a dict of values by field number. Texts are bytes, and float64 values are
+    skipped.
     """
 
     def __init__(self, data: bytes, position: int) -> None:
@@ -427,8 +445,8 @@ class _ThriftReader:
             return self._read_byte()
         if kind in (_TYPE_BINARY, _TYPE_DOUBLE):
             size = self._read_varint() if kind == _TYPE_BINARY else 8
-            self._position += size
-            return None
+            begin, self._position = self._position, self._position + size
+            return self._data[begin : self._position] if kind == _TYPE_BINARY else None
         return self._read_integer()
 
     def _read_byte(self) -> int:
