@@ -160,13 +160,13 @@ def test_tensor_that_no_record_has_needs_a_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decode_raw": "depth"}, 'decode_raw="depth": FEATURE=DTYPE'),
+        ({"decode_raw": "depth"}, 'decode_raw="depth": write FEATURE=DTYPE'),
         ({"decode_raw": "depth=string[4]"}, "a dtype is one of bool"),
         ({"decode_raw": "depth=float32[4,-1]"}, "if it is the first"),
         ({"decode_raw": "depth=float32[0]"}, "dimensions are 1 or more"),
-        ({"reshape": "boxes=4"}, r'reshape="boxes=4": FEATURE=\[SHAPE\]'),
+        ({"reshape": "boxes=4"}, r'reshape="boxes=4": write FEATURE=\[SHAPE\]'),
         ({"reshape": "boxes=[-1,-1]"}, "one may be -1"),
-        ({"pad": "tokens=0:1"}, 'pad="tokens=0:1": FEATURE=LENGTH:VALUE'),
+        ({"pad": "tokens=0:1"}, 'pad="tokens=0:1": write FEATURE=LENGTH:VALUE'),
         ({"pad_or_cut": "tokens=3"}, 'pad_or_cut="tokens=3"'),
         ({"decode_raw": ["a=int8", "a=int8"]}, "feature 'a' is to be decoded twice"),
         ({"decode_tensor": ">a=>int8"}, "decode_tensor="),

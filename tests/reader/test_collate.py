@@ -228,7 +228,7 @@ def test_packed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
     whole = check_resumes(partial(ds.batches, 8), all_unpacked, options, every=5)
     little = on_one_thread(ds.select(["id", "tokens", "weight"]))
     assert all_unpacked(little.batches(8, **options, memory_bytes=1)) == whole
-    with pytest.raises(TypeError, match="have no number"):
+    with pytest.raises(TypeError, match="is known only when they are packed"):
         len(ds.batches(8, **options))
 
 

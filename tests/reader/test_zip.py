@@ -105,7 +105,7 @@ def test_data_sets_that_do_not_fit_are_not_zipped(
             "data sets 0 and 2 are not in the same order: record [0-9]+ has another key",
         ),
         ([left, left], "'id' is a feature of two data sets"),
-        ([left, right.filter("double > 3")], "records of data set 1 were chosen"),
+        ([left, right.filter("double > 3")], "records of data set 1 were selected"),
     ]:
         with pytest.raises(UsageError, match=message):
             recordmill.zip(wanted)

@@ -182,7 +182,7 @@ def test_table_in_an_archive_names_members_of_the_archive(tmp_path: Path) -> Non
     result = build(tmp_path / "a.zip", tmp_path / "out", "raw=bytes", kind="csv", max_rejects=3)
     assert recordmill.open(tmp_path / "out").to_table().to_pylist() == [{"raw": b"abc", "n": 1}]
     messages = "".join(Path(path).read_text() for path in result.rejects)
-    assert re.search("not below the INPUT.*\n.*no member.*\n.*unpack the archive", messages)
+    assert re.search("not below the INPUT.*\n.*not a member.*\n.*unpack the archive", messages)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_image_given_by_name_may_have_any_extension(tmp_path: Path) -> None:
 
 def test_schema_that_images_cannot_meet_is_refused(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.png": PNG})
-    with pytest.raises(UsageError, match="'image' is uint8"):
+    with pytest.raises(UsageError, match="'image' as uint8"):
         plan(tmp_path, common=PlanOptions(schema=Schema((Feature("image", "uint8", (28, 28)),))))
     with pytest.raises(DataError, match="requires 'weight'"):
         plan(
