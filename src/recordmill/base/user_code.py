@@ -11,7 +11,7 @@ from typing import Any
 
 
 class UserCodeError(Exception):
-    """The user's function can't be loaded. The text says why."""
+    """The user's function can't be loaded. The text is the reason."""
 
 
 def load_file_function(path: str, name: str, module_name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Sketch of each element of a numeric feature, such as each joint of a robot.
+"""Sketch of each element of vectors, such as each joint of a robot.
 
 An element is one position in the arrays of a feature with a fixed shape. All its figures depend
 only on the values and not on their order, and the sum of two sketches is exact to the bit. For
@@ -107,7 +107,7 @@ class ElementSketch:
         self._add_to_sample(arrays, keys)
 
     def drop(self) -> None:
-        """Gives up counting, and frees the memory."""
+        """Ends the counting, and frees the memory."""
         columns = self._columns
         self.__init__(columns)  # type: ignore[misc]
         self.dropped = True

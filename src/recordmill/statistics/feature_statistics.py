@@ -60,7 +60,7 @@ class ColourStatistics:
 
 @dataclass(frozen=True)
 class ElementStatistics:
-    """Statistics of each element of a feature with arrays, such as each joint of a robot.
+    """Statistics of each element of arrays, such as each joint of a robot.
 
     All arrays have the shape of the feature, for example [14]. If records have lists of arrays, all
     arrays of all records count. A figure is NaN if an element has no finite number.
@@ -120,7 +120,7 @@ class ElementStatistics:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the figures as nested lists. None stands for NaN and infinite numbers."""
+        """Returns the figures as nested lists. None replaces NaN and infinite numbers."""
         return {
             "finite": self.finite.tolist(),
             "mean": finite_or_none(self.mean),

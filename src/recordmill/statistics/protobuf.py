@@ -196,7 +196,9 @@ def _put_elements(proto: Any, elements: ElementSketch) -> None:
 
 
 def finite_or_none(values: npt.NDArray[np.float64]) -> Any:
-    """Returns an array as nested lists for JSON, in which None replaces NaN and infinite numbers.
+    """Returns an array as nested lists for JSON.
+
+    None replaces NaN and infinite numbers.
 
     >>> finite_or_none(np.array([0.5, np.nan]))
     [0.5, None]

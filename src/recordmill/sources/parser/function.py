@@ -42,14 +42,14 @@ class ParserFunction:
 
     @property
     def source_file(self) -> str:
-        """The user's file, whose lines errors name. "" if it is unknown."""
+        """The user's file, for errors that name a line. "" if it is unknown."""
         return self.reference.rpartition(":")[0] if ".py:" in self.reference else ""
 
     def load(self) -> Callable[..., Any]:
         """Returns the function.
 
         Raises:
-            UserCodeError: The function can't be loaded. The text says why.
+            UserCodeError: The function can't be loaded. The text is the reason.
         """
         if not self.reference:
             # from the process that started this one, not from a file
@@ -126,7 +126,10 @@ def _parse_reference(value: str, name: str) -> ParserFunction:
 
 
 def _digest_of_code(function: Callable[..., Any]) -> str:
-    """Returns a digest of the file with the function, or of its own code if there is no file."""
+    """Returns a digest of the code of a function.
+
+    It is the digest of the file with the function, if there is one.
+    """
     try:
         return _digest_of_file(inspect.getsourcefile(inspect.unwrap(function)) or "")
     except (TypeError, OSError):

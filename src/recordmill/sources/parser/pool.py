@@ -26,7 +26,7 @@ _SENT_FIELDS = ("name", "reference", "pickled", "digest")
 
 
 class WorkerDied(Exception):
-    """A worker process ended while it parsed a file. The text says how."""
+    """A worker process ended while it parsed a file. The text describes its end."""
 
 
 class WorkerPool:
@@ -84,7 +84,7 @@ class WorkerPool:
         return worker
 
     def close(self) -> None:
-        """Ends all processes, also those that are parsing a file."""
+        """Kills all processes, even while they parse a file."""
         with self._lock:
             self._is_closed = True
         for worker in self._workers:

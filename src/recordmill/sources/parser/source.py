@@ -224,7 +224,7 @@ def _add_schemas(
 
 
 def _list_units(parsed: Sequence[ParsedFile]) -> Iterator[Unit]:
-    """Yields a unit for each small file, and for each batch of a large one."""
+    """Yields the units: a small file, or a batch of a large file."""
     for number, records in enumerate(parsed):
         size = sum(records.sizes)
         if not records.rows:
@@ -249,7 +249,11 @@ def _list_units(parsed: Sequence[ParsedFile]) -> Iterator[Unit]:
 def _parse_file(
     file: InputFile, pool: WorkerPool, function: ParserFunction, folder: str
 ) -> tuple[ParsedFile, list[dict[str, int]]] | Reject:
-    """Returns the records of a file and the nulls of their batches, or why there are none."""
+    """Parses a file, unless this was done before.
+
+    Returns:
+        (records, number of nulls by column of each batch), or the reject of the file.
+    """
     prefix = os.path.join(folder, parsed_name(file, function))
     if not is_file(f"{prefix}.json"):
         try:

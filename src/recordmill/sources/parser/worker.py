@@ -1,4 +1,4 @@
-"""A worker process that parses files with the user's function.
+"""A worker process for the user's parser.
 
 The parent starts it (`pool.py`), writes one JSON object per line to its standard input, and reads
 one per line from its standard output. The first line describes the function, and each other line a
