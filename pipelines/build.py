@@ -311,11 +311,11 @@ def _plan_and_run(
             uses_engine=not is_local(settings.runner),
         )
         keeps_parsed_files = uses_parser
-        if uses_parser:
-            take_over_parsed_files(folder)
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
         try:
+            if uses_parser:
+                take_over_parsed_files(folder)
             if isinstance(run, StoreRun) and is_local(settings.runner):
                 # A store that refuses writes does so here, and not after all work is done.
                 with run:
@@ -362,6 +362,7 @@ def _plan_and_run(
                     )
                     run.remove_work_files()
             if detach:
+                keeps_parsed_files = False
                 folder.release()  # the job goes on using it
                 return None
             manifest = run.committed_manifest()
@@ -370,6 +371,7 @@ def _plan_and_run(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
         except MayBeRunning:
+            keeps_parsed_files = False
             folder.release()  # the job may still be writing to it
             raise
         except OSError as error:

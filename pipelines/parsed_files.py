@@ -1,4 +1,4 @@
-"""Files that a parser of the user has parsed, in the run folders of killed builds.
+"""Files that the user's parser has parsed, in the run folders of killed builds.
 
 A build with a parser can take weeks. If it is killed or fails, its run folder stays, and the next
 build with a parser takes over the parsed files. Every other build of OUT, and `recordmill clean`,
@@ -75,11 +75,11 @@ def take_over_parsed_files(folder: RunFolder) -> None:
 
 
 def release_parsed_files(folder: RunFolder) -> None:
-    """Keeps the folder of a failed run if it has parsed files, and says so."""
+    """Keeps the folder of a failed run if it has parsed files, with a warning."""
     if has_parsed_files(folder.path):
         _log.warning(
             "%s keeps the files that were parsed, for the next build of the same files with the same parser; "
-            "`recordmill clean %s` removes them",
+            "`recordmill clean %s --remove` removes them",
             folder.path,
             folder.out,
         )

@@ -247,6 +247,33 @@ def test_changed_file_or_changed_parser_is_parsed_again(folder: Path) -> None:
     assert len(records("out")) == 21
 
 
+def test_full_disk_ends_the_build_and_is_no_reject(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the limit of file sizes is inherited by the workers, and stands for a full disk
+    def parse(path: str) -> dict[str, Any]:
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return {"number": 1, "data": bytes(1 << 20)}
+
+    with pytest.raises(recordmill.RecordmillError, match="File too large"):
+        recordmill.build("in", "out", parser=parse, max_rejects=9)
+    assert not (folder / "out" / "manifest.json").exists()
+
+
+def test_captured_value_is_part_of_the_function(folder: Path) -> None:
+    def parser_of(factor: int) -> Callable[[str], Any]:
+        return lambda path: {"value": factor}
+
+    recordmill.build("in", "out", parser=parser_of(1))
+    assert recordmill.build("in", "out", parser=parser_of(1), if_changed=True).unchanged
+    assert not recordmill.build("in", "out", parser=parser_of(2), if_changed=True).unchanged
+    assert recordmill.open("out").to_table().column("value").to_pylist() == [2] * 6
+
+
 def test_clean_removes_parsed_files(folder: Path) -> None:
     with pytest.raises(TooManyRejects):
         recordmill.build("in", "out", parser="my.py:parse_or_fail")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import os
 import pickle
@@ -128,13 +129,20 @@ def _parse_reference(value: str, name: str) -> ParserFunction:
 def _digest_of_code(function: Callable[..., Any]) -> str:
     """Returns a digest of the code of a function.
 
-    It is the digest of the file with the function, if there is one.
+    It depends on the file with the function and on the values that the function has captured.
     """
     try:
-        return _digest_of_file(inspect.getsourcefile(inspect.unwrap(function)) or "")
+        code = _digest_of_file(inspect.getsourcefile(inspect.unwrap(function)) or "")
     except (TypeError, OSError):
-        code = getattr(function, "__code__", None)
-        return _digest(repr(function).encode() if code is None else code.co_code)
+        compiled = getattr(function, "__code__", None)
+        code = repr(function) if compiled is None else _digest(compiled.co_code)
+    # An object whose text has its address gives another digest in each process, which only means
+    # that files are parsed again.
+    captured = [getattr(function, "__self__", None), getattr(function, "__defaults__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a variable without a value
+            captured.append(cell.cell_contents)
+    return _digest(f"{code} {captured!r}".encode())
 
 
 def _digest_of_file(path: str) -> str:

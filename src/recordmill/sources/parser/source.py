@@ -260,6 +260,9 @@ def _parse_file(
             answer = _parse_in_worker(file, pool, prefix)
         except WorkerDied as error:
             return Reject(file.name, "", "parser-died", str(error))
+        if "output_error" in answer:
+            # The file is not to blame, so the build ends.
+            raise OSError(*answer["output_error"], f"{prefix}.json")
         check_unchanged(file.path, file.stat, file.name)
         if "failure" in answer:
             return Reject(file.name, "", "parser-error", answer["failure"])
@@ -288,6 +291,13 @@ def parsed_name(file: InputFile, function: ParserFunction) -> str:
     # An object of a store has an etag, which is part of the state, instead of a useful time.
     stat = file.stat
     state = repr(
-        (file.path, stat.size_bytes, stat.mtime_ns, stat.etag, function.name, function.digest)
+        (
+            file.path,
+            stat.size_bytes,
+            stat.mtime_ns,
+            stat.etag,
+            function.name,
+            function.digest,
+        )
     )
     return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()

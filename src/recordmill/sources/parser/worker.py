@@ -8,6 +8,8 @@ function prints goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import os
@@ -61,13 +63,27 @@ def _answer(answers: TextIO, answer: Mapping[str, Any]) -> None:
     answers.flush()
 
 
+class _OutputError(OSError):
+    """The Arrow files can't be written, for example because the disk is full."""
+
+
+@contextlib.contextmanager
+def _output_errors() -> Iterator[None]:
+    """Raises _OutputError for an OSError, which is not one of the user's function."""
+    try:
+        yield
+    except OSError as error:
+        raise _OutputError(error.errno or errno.EIO, error.strerror or str(error)) from None
+
+
 def _parse(
     function: Callable[..., Any], parser: ParserFunction, path: str, prefix: str
 ) -> dict[str, Any]:
     """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
 
     Returns:
-        The rows, bytes and numbers of nulls of the batches, or the error of the user's function.
+        The rows, bytes and numbers of nulls of the batches, the error of the user's function, or
+        (errno, text) of an error while the Arrow files were written.
     """
     writer = SegmentWriter(prefix)
     null_counts: list[dict[str, int]] = []
@@ -80,10 +96,15 @@ def _parse(
                     for name, column in zip(flat.schema.names, flat.columns, strict=True)
                 }
             )
-            writer.write(flat)
-        writer.close()
+            with _output_errors():
+                writer.write(flat)
+        with _output_errors():
+            writer.close()
+    except _OutputError as error:
+        return {"output_error": [error.errno, error.strerror]}
     except (Exception, SystemExit) as error:
-        writer.close()
+        with contextlib.suppress(OSError):
+            writer.close()
         return {"failure": _describe(error, parser)}
     return {
         "segments": writer.segments,
