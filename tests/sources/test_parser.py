@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import wave
 import zipfile
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pytest
 from kit.files import tree
 from kit.runs import run_python
+from kit.web_files import web_files
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -320,6 +322,17 @@ def test_member_of_an_archive_gets_a_local_copy(folder: Path) -> None:
             archive.write(path, path.name)
     recordmill.build("all.zip", "out", parser=parse_rows)
     assert records("out") == [row for n in range(6) for row in parse_rows(f"in/{n}.dat")]
+
+
+def test_object_of_a_store_gets_a_local_copy_that_is_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+    with web_files(folder / "in") as web:
+        recordmill.build([f"{web.url}/{n}.dat" for n in range(6)], "out", parser=parse_rows)
+    assert records("out") == [row for n in range(6) for row in parse_rows(f"in/{n}.dat")]
+    assert not list((folder / "tmp").glob("recordmill-parser-*"))
 
 
 def test_types_that_do_not_fit_name_the_file_and_its_records(folder: Path) -> None:
