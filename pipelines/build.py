@@ -506,9 +506,10 @@ def make_plan(
 def _find_unparsed_build(
     source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
 ) -> tuple[Manifest, BuildPlan] | None:
-    """Returns the newest manifest and a plan, if a build with a parser would only repeat it.
+    """Finds the newest generation if a build with a parser would only repeat it.
 
-    No file is parsed. The arguments are those of `make_plan`.
+    Returns (its manifest, a plan), or None. No file is parsed. The arguments are those of
+    `make_plan`.
     """
     if not base or settings.order.split_column is not None:
         return None

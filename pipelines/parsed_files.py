@@ -1,4 +1,6 @@
-"""Files that the user's parser has parsed, in the run folders of killed builds.
+"""Parsed files in the run folders of killed builds.
+
+These are the files that the user's function `parser` has parsed.
 
 A build with a parser can take weeks. If it is killed or fails, its run folder stays, and the next
 build with a parser takes over the parsed files. Every other build of OUT, and `recordmill clean`,
@@ -33,7 +35,9 @@ def make_parsed_folder(folder: RunFolder) -> str:
 
 
 def add_pickled_code(parser: ParserFunction) -> ParserFunction:
-    """Returns a parser that worker processes can load, also if it is in no module.
+    """Adds the pickled code of a parser that is in no module.
+
+    Worker processes can load the result.
 
     Raises:
         UsageError: The function uses a value that can't be pickled.
@@ -62,7 +66,7 @@ def has_parsed_files(run: Path) -> bool:
 
 
 def take_over_parsed_files(folder: RunFolder) -> None:
-    """Moves the parsed files of dead runs to the folder of this run, and removes these runs."""
+    """Moves the parsed files of dead runs to this run, and removes the dead runs."""
     target = Path(make_parsed_folder(folder))
     candidates = [run for run in list_run_folders(folder.out) if has_parsed_files(run)]
     with claim_dead_runs(candidates) as dead:
@@ -75,7 +79,7 @@ def take_over_parsed_files(folder: RunFolder) -> None:
 
 
 def release_parsed_files(folder: RunFolder) -> None:
-    """Keeps the folder of a failed run if it has parsed files, with a warning."""
+    """Keeps the folder of a failed run with parsed files, and warns the user."""
     if has_parsed_files(folder.path):
         _log.warning(
             "%s keeps the files that were parsed, for the next build of the same files with the same parser; "

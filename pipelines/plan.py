@@ -130,7 +130,9 @@ def plan_source(
 def _list_parser_files(
     listing: Listing, options: dict[str, Any]
 ) -> tuple[FileTable, tuple[str, ...]]:
-    """Returns the files for a parser of the user, with the splits of their folders, and notes.
+    """Returns the files for the user's parser, and notes.
+
+    Each file has the split that its folder determines.
 
     Raises:
         UsageError: One of the options is for certain kinds of input only.

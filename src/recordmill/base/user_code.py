@@ -1,4 +1,4 @@
-"""Functions of the user: how they are loaded from a file, and how their errors are described."""
+"""Loading of the user's functions, and descriptions of their errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_function(module: Any, name: str, source: str) -> Callable[..., Any]:
         source: The file or the module, for the message.
 
     Raises:
-        UserCodeError: There is no such function. The text lists those that exist.
+        UserCodeError: There is no such function. The text lists the existing functions.
     """
     function = getattr(module, name, None)
     if callable(function):

@@ -669,7 +669,7 @@ class _FeatureComparison:
         yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
 
     def compare_elements(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Yields a violation for the element whose means differ most.
+        """Yields a violation for the element with the largest difference of means.
 
         Means are compared in standard deviations, as if both samples were normally distributed.
         Yields nothing unless both samples have statistics of the same elements.
