@@ -174,7 +174,7 @@ def test_view_is_written_to_one_object(store: Store, out: str, source: str, tmp_
     view.select(["id"]).to_parquet(uri, overwrite=True)
     assert pq.read_table(io.BytesIO(store.objects(out)["view.parquet"])).column_names == ["id"]
     with pytest.raises(
-        UsageError, match=r"memory-mapped.*recordmill.read\(..., to='npy'\) writes them to a store"
+        UsageError, match=r"memory maps.*recordmill.read\(..., to='npy'\) writes them to a store"
     ):
         view.to_npy(out)
     assert not list(tmp_path.glob("recordmill-*"))
