@@ -499,6 +499,7 @@ def make_plan(
         has_statistics=settings.statistics,
         rules=rules,
         description=settings.description,
+        keep_generations=settings.keep_generations,
     )
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 

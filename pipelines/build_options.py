@@ -62,6 +62,7 @@ class BuildOptions:
     name: str
     overwrite: bool
     if_changed: bool
+    keep_generations: int | None
     budget: RejectBudget
     threads: int
     memory_bytes: int
@@ -136,6 +137,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         name=choose_dataset_name(shards.name, out),
         overwrite=records.overwrite,
         if_changed=records.if_changed,
+        keep_generations=records.keep_generations,
         budget=RejectBudget.parse(records.max_rejects),
         threads=_choose_threads(run.threads, run.memory),
         memory_bytes=run.memory,

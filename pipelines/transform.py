@@ -146,7 +146,7 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
     assert plan.source is not None
     schema = plan.source.schema
     _check_same_features(origin, schema)
-    source = join(origin.out, origin.manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    source = join(origin.out, origin.manifest.transform_folder, TRANSFORM_FOLDER)
     if not is_folder(source):
         raise DataError("is missing; the manifest names it", source=source)
     copy_tree(source, target)

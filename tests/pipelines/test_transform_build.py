@@ -57,7 +57,7 @@ def table(out: Path, split: str) -> Any:
 
 
 def folder_of(out: Path) -> Path:
-    return out / load_manifest(out).parts[-1].folder / TRANSFORM_FOLDER
+    return out / load_manifest(out).transform_folder / TRANSFORM_FOLDER
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

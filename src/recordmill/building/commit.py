@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
@@ -23,6 +23,7 @@ from recordmill.shards.dead_runs import load_generations, remove_data_folder
 from recordmill.shards.derived_files import is_derived_name, make_derived_files
 from recordmill.shards.manifest import (
     INPUTS_NAME,
+    MERGED_FILES,
     STATISTICS_NAME,
     Manifest,
     list_generations,
@@ -216,7 +217,7 @@ def finish_output(
         # Never overwrite the files of a later build.
         if list_generations(out)[-1:] == [generation]:
             _write_derived(os.fspath(out), manifest, generation, temporary_in)
-        _remove_old_generations(os.fspath(out), generation)
+        _remove_old_generations(os.fspath(out), generation, manifest.keep_generations)
     except (OSError, RecordmillError) as error:
         _log.warning(
             "%s: the data set is complete, but the clean-up after it failed (%s); "
@@ -243,15 +244,35 @@ def _write_derived(
             write_all(file, content)
 
 
-def _remove_old_generations(out: str, current: int) -> None:
-    """Removes all generations before the previous one, `current - 1`."""
-    for number, folders in _removable_generations(load_generations(out), current):
-        for folder in folders:
-            if is_remote(out):
-                remove_objects(out, list_data_objects(out, folder))
-            else:
-                remove_data_folder(Path(out), folder)
+def _remove_old_generations(out: str, current: int, keep: int) -> None:
+    """Removes all generations but the newest `keep` up to `current`.
+
+    Newer generations are kept, too. The folders that one of them uses are kept without the files
+    that only the removed generations need.
+    """
+    manifests = load_generations(out)
+    # The generation before the current one is kept for readers that opened it before this commit.
+    kept = [manifest for number, manifest in manifests.items() if number > current - keep]
+    kept_folders = {part.folder for manifest in kept for part in manifest.parts}
+    statistics_folders = {manifest.statistics_folder for manifest in kept}
+    for number, manifest in manifests.items():
+        if number > current - keep:
+            continue
+        for part in manifest.parts:
+            if part.folder not in kept_folders:
+                _remove_data_folder(out, part.folder)
+        folder = manifest.statistics_folder
+        if folder in kept_folders - statistics_folders:
+            _remove_files(out, [f"{folder}/{name}" for name in MERGED_FILES])
+        # The manifest is last. If the removal is interrupted, the next commit continues it.
         _remove_files(out, [f"{MANIFESTS_FOLDER}/{number:08d}.json"])
+
+
+def _remove_data_folder(out: str, folder: str) -> None:
+    if is_remote(out):
+        remove_objects(out, list_data_objects(out, folder))
+    else:
+        remove_data_folder(Path(out), folder)
 
 
 def _remove_files(out: str, names: Sequence[str]) -> None:
@@ -260,25 +281,3 @@ def _remove_files(out: str, names: Sequence[str]) -> None:
         return
     for name in names:
         remove_file(Path(out, name), missing_ok=True)
-
-
-def _removable_generations(
-    manifests: Mapping[int, Manifest], current: int
-) -> Iterator[tuple[int, list[str]]]:
-    """Yields (generation, data folders to remove) of each generation before `current - 1`.
-
-    A data folder is removable if neither generation `current - 1` nor a newer one uses it.
-    """
-    # The previous generation is kept for readers that opened the data set before this commit.
-    kept_folders = {
-        part.folder
-        for number, manifest in manifests.items()
-        if number >= current - 1
-        for part in manifest.parts
-    }
-    for number, manifest in manifests.items():
-        if number < current - 1:
-            yield (
-                number,
-                [part.folder for part in manifest.parts if part.folder not in kept_folders],
-            )

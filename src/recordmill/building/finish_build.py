@@ -30,9 +30,12 @@ from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.catalog import catalog_inputs
+from recordmill.shards.dead_runs import load_if_present
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import add_checksums
 from recordmill.shards.manifest import (
+    BUILD,
+    DEFAULT_KEPT_GENERATIONS,
     INDEX_FOLDER,
     INPUTS_NAME,
     STATISTICS_NAME,
@@ -523,7 +526,10 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
     if not plan.base_generation or plan.source is None:
         return None
     manifest = load_manifest(plan.out, plan.base_generation)
-    part = manifest.parts[-1]
+    # Appended records are not in the order of a build of all inputs.
+    if len(manifest.parts) > 1:
+        return None
+    (part,) = manifest.parts
     is_same = (
         (manifest.options, manifest.schema)
         # The options of the manifest went through JSON, where tuples are lists.
@@ -556,12 +562,22 @@ def _make_run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
         "id": run_id,
+        "action": BUILD,
+        "keep_generations": _find_keep_generations(plan),
         "finished": finished,
         "python": platform.python_version(),
         "versions": versions,
         "threads": plan.threads,
         "memory_bytes": plan.memory_bytes,
     }
+
+
+def _find_keep_generations(plan: BuildPlan) -> int:
+    """Returns the number of generations to keep: that of the plan, or of the newest generation."""
+    if plan.keep_generations is not None:
+        return plan.keep_generations
+    base = load_if_present(plan.out, plan.base_generation) if plan.base_generation else None
+    return DEFAULT_KEPT_GENERATIONS if base is None else base.keep_generations
 
 
 def compute_fingerprint(plan: BuildPlan, outcome: BuildOutcome) -> str:

@@ -87,6 +87,8 @@ class BuildPlan:
         stratified_splits: The boundaries of the splits in each class, for `stratify`. None without
             `stratify`, and until `count_classes` has set it.
         description: The user's description of the data set.
+        keep_generations: The number of generations that commits keep. None keeps as many as the
+            newest generation specifies.
     """
 
     folder: str
@@ -111,6 +113,7 @@ class BuildPlan:
     rules: Rules | None = None
     stratified_splits: StratifiedSplits | None = None
     description: Description = field(default_factory=Description)
+    keep_generations: int | None = None
 
     def __post_init__(self) -> None:
         if not self.codec_version:

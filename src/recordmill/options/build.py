@@ -87,6 +87,7 @@ class BuildRecords(Options, heading="records"):
         files_only=True,
         excludes=tuple((name, None) for name in _FILE_OPTIONS),
     )
+    keep_generations: int | None = again(Shared, heading="records")
     schema: Schema | str | os.PathLike[str] | None = again(
         Shared,
         heading="records",

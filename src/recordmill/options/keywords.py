@@ -26,6 +26,8 @@ class BuildKeywords(TypedDict, total=False):
     """replace the data set in OUT; programs that read the old one can finish."""
     if_changed: bool
     """build only if the inputs (by name, size and time) or the options have changed since OUT was built."""
+    keep_generations: int | None
+    """generations of OUT that stay readable, this one included; later commits keep as many (default: as before; at first 2)."""
     schema: Schema | str | os.PathLike[str] | None
     """schema.pbtxt (TensorFlow Metadata) with the types; without it, types are inferred from all data."""
     dtypes: Mapping[str, str] | None

@@ -39,6 +39,11 @@ def parse_whole(value: int, name: str) -> int:
     return to_whole_number(value, name)
 
 
+def parse_positive(value: int, name: str) -> int:
+    """Returns a whole number that is at least 1."""
+    return to_whole_number(value, name, 1)
+
+
 def parse_threads(value: int, name: str) -> int:
     """Returns a number of threads. 0 means one per core."""
     count = to_whole_number(value, name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.sizes import format_size_option, parse_size
 from recordmill.options.declare import LOOK_HEADING, REPORT_HEADING, RUN_HEADING, Options, declare
-from recordmill.options.parsers import parse_threads
+from recordmill.options.parsers import parse_positive, parse_threads
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -51,6 +51,13 @@ class Shared(Options):
         common=True,
     )
     overwrite: bool = declare("replace the contents of OUT", default=False, common=True)
+    keep_generations: int | None = declare(
+        "generations of OUT that stay readable, this one included; later commits keep as many",
+        default=None,
+        parse=parse_positive,
+        default_text="as before; at first 2",
+        metavar="K",
+    )
     memory: int = declare(
         "memory for data, in addition to the interpreter",
         default=format_size_option(DEFAULT_MEMORY_BYTES),

@@ -62,7 +62,7 @@ def serving_layer(out: str | os.PathLike[str]) -> Any:
     manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(f"{out} was built without a transform: there is none to serve")
-    folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    folder = Path(out, manifest.transform_folder, TRANSFORM_FOLDER)
     layer = _layer_class()(dict(manifest.transform), manifest.schema)
     layer.load(os.fspath(folder))
     return layer

@@ -49,7 +49,9 @@ def make_derived_files(out: str, manifest: Manifest, generation: int) -> dict[st
     """Returns the contents of the derived files of a data set.
 
     Manifests of earlier releases contain no description. Without it, the files for TensorFlow
-    Datasets and `croissant.json` are missing in the result.
+    Datasets and `croissant.json` are missing in the result. `dataset_info.json` and
+    `croissant.json` can name the shards of one folder only, so they are missing if the data set has
+    several parts.
 
     Args:
         out: Folder or store URL of the data set.
@@ -78,11 +80,21 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
     `tfds.builder_from_directory` opens the data set with these files. Without a URL of the data set
     there is no `croissant.json`.
     """
-    part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
-    description, images = (
-        Description(**manifest.description["said"]),
-        manifest.description["images"],
-    )
+    schema, images = from_pbtxt(manifest.schema), manifest.description["images"]
+    documents: dict[str, Any] = {"features.json": to_features_json(schema, images)}
+    if len(manifest.parts) == 1:
+        documents |= _shard_documents(manifest, generation, schema)
+    texts = {
+        name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, content in documents.items()
+    }
+    return texts | label_files(schema) | label_map_files(schema)
+
+
+def _shard_documents(manifest: Manifest, generation: int, schema: Schema) -> dict[str, Any]:
+    """Returns the JSON documents that name the shards of a data set with one part."""
+    (part,) = manifest.parts
+    description = Description(**manifest.description["said"])
     splits = {
         name: SplitSizes([shard.records for shard in shards], sum(shard.bytes for shard in shards))
         for name, shards in part.splits.items()
@@ -92,7 +104,6 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
         "dataset_info.json": dataset_info_json(
             manifest.name, _TFDS_VERSION, splits, template, schema=schema, description=description
         ),
-        "features.json": to_features_json(schema, images),
     }
     if description.url:
         suffix = SHARD_SUFFIXES[manifest.compression]
@@ -107,13 +118,9 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
             # Each generation may contain other records, which is a new major version in Croissant.
             version=f"{generation}.0.0",
             published=manifest.run["finished"].partition("T")[0],
-            images=images,
+            images=manifest.description["images"],
         )
-    texts = {
-        name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        for name, content in documents.items()
-    }
-    return texts | label_files(schema) | label_map_files(schema)
+    return documents
 
 
 def label_map_files(schema: Schema) -> dict[str, str]:

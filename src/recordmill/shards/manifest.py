@@ -43,7 +43,13 @@ FORMAT_VERSION = (2, 0)
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
+# Files of a data folder that describe all parts up to it. They are needed in the last part only.
+MERGED_FILES = (STATISTICS_NAME,)
 TRANSFORM_FOLDER = "transform"
+# What makes a generation. Manifests of earlier releases do not name it, and come from builds.
+ACTIONS = BUILD, APPEND, COMPACT, RESTORE = "build", "append", "compact", "restore"
+# The newest generation, and the one before it for readers that opened it.
+DEFAULT_KEPT_GENERATIONS = 2
 # 1 GiB, about 20 times the 50 MiB that a build with 10,000 features writes.
 _MAX_STATISTICS_BYTES = 1 << 30
 _TextLine = Annotated[str, matches(PLAIN_TEXT_PATTERN, "a line of text")]
@@ -80,6 +86,9 @@ class _Statistics(TypedDict, total=False):
 
 class _Run(TypedDict, total=False):
     id: _TextLine
+    finished: _TextLine
+    action: Annotated[str, Check(ACTIONS.__contains__, " or ".join(ACTIONS))]
+    keep_generations: Annotated[int, between(1, MAX_COUNT)]
 
 
 class _TransformFile(TypedDict):
@@ -196,6 +205,8 @@ class Manifest:
         fingerprint: SHA-256 over everything that two identical builds have in common.
         statistics: Notes, a summary, and name, size and digest of the statistics file.
         run: Facts about the run that do not change the data, such as times, versions and threads.
+            "action" is what made the generation, see ACTIONS. "keep_generations" is the number of
+            generations that a commit keeps.
         transform: The transform that made the records, see docs/transform.md. Empty without a
             transform, and then absent in the file.
         description: The description of the data set, and the features that are images in TensorFlow
@@ -215,6 +226,32 @@ class Manifest:
     transform: Mapping[str, Any] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
     version: tuple[int, ...] = FORMAT_VERSION
+
+    @property
+    def transform_folder(self) -> str:
+        """Name of the data folder with the files of the transform.
+
+        All parts have the transform of the first one.
+        """
+        return self.parts[0].folder
+
+    @property
+    def statistics_folder(self) -> str:
+        """Name of the data folder with the statistics of all parts.
+
+        Each append merges them into its own folder, so they are in that of the last part.
+        """
+        return self.parts[-1].folder
+
+    @property
+    def action(self) -> str:
+        """What made the generation, one of ACTIONS."""
+        return str(self.run.get("action", BUILD))
+
+    @property
+    def keep_generations(self) -> int:
+        """Number of generations that commits keep, this one included."""
+        return int(self.run.get("keep_generations", DEFAULT_KEPT_GENERATIONS))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -397,8 +434,8 @@ def load_newest_manifest(
     while numbers := known_generations or list_generations(out):
         # The listing of the caller may be outdated. It is used for the first attempt only.
         known_generations = ()
-        # Fails if two other builds have committed since the listing, because only two generations
-        # are kept.
+        # Fails if two other builds have committed since the listing, because older
+        # generations are removed.
         with contextlib.suppress(FileNotFoundError):
             return numbers[-1], load_manifest(out, numbers[-1])
         # The listing has not changed, so the file exists and can't be opened. Trying again would
@@ -458,7 +495,7 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     """
     if (entry := manifest.statistics.get("file")) is None:
         return None
-    path = join(out, manifest.parts[-1].folder, entry["name"])
+    path = join(out, manifest.statistics_folder, entry["name"])
     with explain_missing(path):
         data = read_range(path, max_bytes=entry["bytes"]).tobytes()
     digest = Digest()

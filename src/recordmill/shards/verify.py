@@ -27,7 +27,7 @@ from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
-from recordmill.shards.dead_runs import committed_data_folders
+from recordmill.shards.dead_runs import load_generations
 from recordmill.shards.derived_files import (
     OPTIONAL_DERIVED_NAMES,
     is_derived_name,
@@ -359,9 +359,15 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     """
     generation, manifest = load_newest_manifest(out)
     problems: list[Problem] = []
+    generations = load_generations(out)
+    statistics_folders = {
+        kept.statistics_folder for kept in generations.values() if "file" in kept.statistics
+    }
     for part in manifest.parts:
         for folder, expected in _expected_names(
-            part, bool(manifest.transform), "file" in manifest.statistics
+            part,
+            transform=bool(manifest.transform) and part.folder == manifest.transform_folder,
+            statistics=part.folder in statistics_folders,
         ).items():
             path = join(out, part.folder, *folder)
             unexpected = [name for name in list_names_if_present(path) if name not in expected]
@@ -370,7 +376,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             ]
     # Runs at work, or dead ones. Their files are not damage.
     run_names = {path.rpartition("/")[2] for path in find_unfinished(out)}
-    committed = committed_data_folders(out)
+    committed = {part.folder for kept in generations.values() for part in kept.parts}
     problems += [
         Problem(join(out, name), "", "belongs to no committed generation")
         for name in list_names_if_present(out)
@@ -410,7 +416,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     """Compares the files of the saved transform with the manifest."""
     if not manifest.transform:
         return []
-    folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    folder = join(out, manifest.transform_folder, TRANSFORM_FOLDER)
     files = find_files(folder)
     problems = [
         Problem(
@@ -431,7 +437,7 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
     """Compares the digest of the statistics file with the manifest."""
     if (entry := manifest.statistics.get("file")) is None:
         return []
-    path = join(out, manifest.parts[-1].folder, entry["name"])
+    path = join(out, manifest.statistics_folder, entry["name"])
     if not exists(path):
         return [Problem(path, "", "is missing; the manifest names it")]
     digest = digest_file(path)

@@ -457,9 +457,12 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
         splits[file.split]["records"] += count
     features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
+    num_parts = 0 if catalog.manifest is None else len(catalog.manifest.parts)
     refusals = (
-        tuple(tfds_limitations(schema, *compression[:1]))
-        if catalog.manifest is not None and schema.message != OPAQUE_BYTES
+        (f"data sets of several parts, like the {num_parts} here: `recordmill compact` joins them",)
+        if num_parts > 1
+        else tuple(tfds_limitations(schema, *compression[:1]))
+        if num_parts and schema.message != OPAQUE_BYTES
         else None
     )
     name = (
