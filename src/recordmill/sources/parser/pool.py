@@ -111,15 +111,15 @@ class _Worker:
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line.endswith("\n"):
+            # the exit code of a process that has ended by itself stays as it is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
             self.kill()
             raise WorkerDied(_describe_end(self._process.returncode))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def kill(self) -> None:
-        # the exit code of a process that has ended by itself stays as it is
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.2)
         self._process.kill()
         self._process.wait()
 
