@@ -670,6 +670,17 @@ struct ElementSums {
 //   values [rows, elements]: numbers of the kind. Infinite values and NaN are skipped.
 int64_t rm_add_elements(ByteSpan values, ElementKind kind, const ElementSums &sums);
 
+constexpr int64_t KEY_RANGES = 16384;  // ranges of keys, by their highest 14 bits
+
+// Counts keys in bins. Returns the number of keys that have no bin.
+//   dropped_bits [KEY_RANGES]: number of low bits that become 0 in each key of a range, below 64; empty if no bits are dropped
+//   bins: different keys
+//   counts [bins]: is increased
+//   slots [2^k >= 2 bins]: scratch memory
+//   new_keys [keys]: receives the keys that have no bin, in their order and without the dropped bits
+int64_t rm_count_keys(Span<const uint64_t> keys, ByteSpan dropped_bits, Span<const uint64_t> bins, Span<int64_t> counts,
+                      Span<int32_t> slots, Span<uint64_t> new_keys);
+
 // Writes a 64-bit hash of each text data[starts[i] : ends[i]]. No hash is 0. Returns the number of texts.
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> hashes);
 

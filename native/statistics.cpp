@@ -75,14 +75,17 @@ RM_INLINE Scaled scaled(double value) {
   return {mantissa, exponent, bits >> 63 ? -1 : 1, is_finite};
 }
 
+// Adds the values of `count` elements from `begin` on, value by value.
+//   values: the first value of element `begin`
 template <typename T>
-void add_elements(const uint8_t *values, int64_t rows, int64_t elements, const ElementSums &sums) {
-  for (int64_t row = 0; row < rows; row++)
-    for (int64_t i = 0; i < elements; i++, values += sizeof(T)) {
-      const T value = load<T>(values);
+void add_columns(const uint8_t *values, int64_t rows, int64_t begin, int64_t count, const ElementSums &sums) {
+  const int64_t elements = sums.finite.size, row_bytes = elements * static_cast<int64_t>(sizeof(T));
+  for (int64_t row = 0; row < rows; row++, values += row_bytes)
+    for (int64_t i = begin; i < begin + count; i++) {
+      const T value = load<T>(values + (i - begin) * static_cast<int64_t>(sizeof(T)));
       const auto [mantissa, exponent, sign, is_finite] = scaled(value);
       if (RM_UNLIKELY(!is_finite)) continue;
-      const double number = static_cast<double>(value);
+      const double number = static_cast<double>(value) + 0.0;  // -0.0 becomes 0.0
       sums.finite[i]++;
       sums.minima[i] = min(sums.minima[i], number);
       sums.maxima[i] = max(sums.maxima[i], number);
@@ -95,6 +98,112 @@ void add_elements(const uint8_t *values, int64_t rows, int64_t elements, const E
       add_to_limbs(limb, elements, static_cast<Wide>(static_cast<uint64_t>(square)) << shift, 1);
       if (sizeof(T) == 8) add_to_limbs(limb + 2 * elements, elements, (square >> 64) << shift, 1);
     }
+}
+
+// Arrays of float32 are counted in panels of this many rows and lanes. A lane is the values of an element in some of the
+// rows. The sums of a panel fit into 64 bits: 48 of a shifted mantissa, and 12 of the number of rows.
+constexpr int64_t PANEL_ROWS = 4096, PANEL_LANES = 256;
+// Largest difference of the exponents of the values in a lane, so that a shifted mantissa has at most 48 bits.
+constexpr int32_t MAX_EXPONENT_SPREAD = 24;
+
+// Adds a number of any size to limbs, in units of 2^exponent.
+void add_wide(int64_t *limbs, int64_t stride, Wide number, int64_t exponent, int64_t sign) {
+  int64_t *limb = limbs + (exponent >> 5) * stride;
+  // the lowest limb first, so that the number can be shifted without overflow
+  const int64_t shift = exponent & 31;
+  *limb += sign * static_cast<int64_t>(number << shift & UINT32_MAX);
+  for (number >>= 32 - shift; number != 0; number >>= 32) *(limb += stride) += sign * static_cast<int64_t>(number & UINT32_MAX);
+}
+
+// The exact sums of a panel, in units of each lane's lowest exponent. The compiler uses vectors for all loops over lanes.
+struct Panel {
+  int32_t lowest[PANEL_LANES], highest[PANEL_LANES];  // biased exponents, `lowest` without zeros
+  int32_t minima[PANEL_LANES], maxima[PANEL_LANES];   // see `ordered`
+  int64_t sums[PANEL_LANES];
+  // A square is high^2 * 2^48 + 2 * high * low * 2^24 + low^2.
+  int64_t high_squares[PANEL_LANES], products[PANEL_LANES], low_squares[PANEL_LANES];
+
+  // Bits of a float as a number with the same order. It is its own inverse.
+  static RM_INLINE int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & INT32_MAX); }
+  // The biased exponent. Subnormals have no leading 1, and scale as exponent 1.
+  static RM_INLINE int32_t exponent_of(int32_t bits) { return max(bits >> 23 & 0xFF, 1); }
+  static RM_INLINE int32_t mantissa_of(int32_t bits) { return (bits & 0x7FFFFF) | ((bits >> 23 & 0xFF) != 0 ? 0x800000 : 0); }
+
+  // Returns whether all values are finite, and no lane has exponents that are too different.
+  bool scan(const uint8_t *values, int64_t rows, int64_t lanes, int64_t row_bytes) {
+    for (int64_t i = 0; i < lanes; i++)
+      lowest[i] = INT32_MAX, highest[i] = 0, minima[i] = INT32_MAX, maxima[i] = INT32_MIN;
+    for (int64_t row = 0; row < rows; row++, values += row_bytes)
+      for (int64_t i = 0; i < lanes; i++) {
+        const int32_t bits = load<int32_t>(values + 4 * i), exponent = exponent_of(bits);
+        lowest[i] = min(lowest[i], (bits & INT32_MAX) != 0 ? exponent : INT32_MAX);
+        highest[i] = max(highest[i], exponent);
+        minima[i] = min(minima[i], ordered(bits)), maxima[i] = max(maxima[i], ordered(bits));
+      }
+    bool fits = true;
+    for (int64_t i = 0; i < lanes; i++) {
+      lowest[i] = min(lowest[i], highest[i]);  // a lane with zeros only
+      fits &= highest[i] < 0xFF && highest[i] - lowest[i] <= MAX_EXPONENT_SPREAD;
+    }
+    return fits;
+  }
+
+  void add(const uint8_t *values, int64_t rows, int64_t lanes, int64_t row_bytes) {
+    for (int64_t i = 0; i < lanes; i++) sums[i] = high_squares[i] = products[i] = low_squares[i] = 0;
+    for (int64_t row = 0; row < rows; row++, values += row_bytes)
+      for (int64_t i = 0; i < lanes; i++) {
+        const int32_t bits = load<int32_t>(values + 4 * i);
+        // the exponent of a zero can be below the lowest one
+        const int64_t shift = max(exponent_of(bits) - lowest[i], 0);
+        const int64_t number = static_cast<int64_t>(mantissa_of(bits)) << shift;
+        sums[i] += bits < 0 ? -number : number;
+        const int64_t high = number >> 24, low = number & 0xFFFFFF;
+        // The compiler knows the product of two 32-bit numbers as one instruction.
+        const auto product = [](int64_t a, int64_t b) {
+          return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(a)) * static_cast<uint32_t>(b));
+        };
+        high_squares[i] += product(high, high), products[i] += product(high, low), low_squares[i] += product(low, low);
+      }
+  }
+
+  // Adds lane i to an element.
+  void flush(int64_t i, int64_t element, const ElementSums &totals) const {
+    const int64_t elements = totals.finite.size, exponent = lowest[i] - 1;
+    const auto number = [](int32_t order) {
+      const int32_t bits = ordered(order);
+      return static_cast<double>(load<float>(reinterpret_cast<const uint8_t *>(&bits))) + 0.0;  // -0.0 becomes 0.0
+    };
+    totals.minima[element] = min(totals.minima[element], number(minima[i]));
+    totals.maxima[element] = max(totals.maxima[element], number(maxima[i]));
+    const int64_t sum = sums[i];
+    add_wide(&totals.limbs[element], elements, static_cast<Wide>(sum < 0 ? -sum : sum), exponent, sum < 0 ? -1 : 1);
+    const Wide squares = (static_cast<Wide>(high_squares[i]) << 48) + (static_cast<Wide>(products[i]) << 25) +
+                         static_cast<Wide>(low_squares[i]);
+    add_wide(&totals.square_limbs[element], elements, squares, 2 * exponent, 1);
+  }
+};
+
+// Adds rows of float32 panel by panel. Panels with exceptional values are added value by value.
+void add_floats(const uint8_t *values, int64_t rows, int64_t elements, const ElementSums &sums) {
+  // Several short rows are treated as one, so that the loops over lanes are long.
+  const int64_t joined = max(PANEL_LANES / elements, int64_t{1}), row_bytes = 4 * elements;
+  Panel panel;
+  for (int64_t row = 0; row < rows;) {
+    const int64_t panel_rows = min(max((rows - row) / joined, int64_t{1}), PANEL_ROWS);
+    const int64_t row_group = rows - row < joined ? rows - row : joined;
+    const uint8_t *first = values + row * row_bytes;
+    row += panel_rows * row_group;
+    for (int64_t begin = 0; begin < elements; begin += PANEL_LANES) {
+      const int64_t lanes = min(elements - begin, PANEL_LANES) * row_group;
+      if (panel.scan(first + 4 * begin, panel_rows, lanes, row_bytes * row_group)) {
+        panel.add(first + 4 * begin, panel_rows, lanes, row_bytes * row_group);
+        for (int64_t i = 0; i < lanes; i++) panel.flush(i, begin + i % elements, sums);
+        for (int64_t i = 0; i < lanes; i++) sums.finite[begin + i % elements] += panel_rows;
+      } else {
+        add_columns<float>(first + 4 * begin, panel_rows * row_group, begin, min(elements - begin, PANEL_LANES), sums);
+      }
+    }
+  }
 }
 
 // Pixels are frequent, and their squares are small: a limb has room for all of them. The compiler uses vectors for this loop.
@@ -146,12 +255,44 @@ int64_t rm_add_elements(ByteSpan values, ElementKind kind, const ElementSums &su
   const int64_t rows = values.size / (elements * item);
   switch (kind) {
     case ElementKind::UINT8: add_bytes(values.data, rows, elements, sums); break;
-    case ElementKind::INT64: add_elements<int64_t>(values.data, rows, elements, sums); break;
-    case ElementKind::FLOAT32: add_elements<float>(values.data, rows, elements, sums); break;
-    case ElementKind::FLOAT64: add_elements<double>(values.data, rows, elements, sums); break;
+    case ElementKind::INT64: add_columns<int64_t>(values.data, rows, 0, elements, sums); break;
+    case ElementKind::FLOAT32: add_floats(values.data, rows, elements, sums); break;
+    case ElementKind::FLOAT64: add_columns<double>(values.data, rows, 0, elements, sums); break;
     default: return BOUNDS;
   }
   return rows;
+}
+
+int64_t rm_count_keys(Span<const uint64_t> keys, ByteSpan dropped_bits, Span<const uint64_t> bins, Span<int64_t> counts,
+                      Span<int32_t> slots, Span<uint64_t> new_keys) {
+  if (slots.size < 2 || (slots.size & (slots.size - 1)) || slots.size / 2 < bins.size || bins.size > INT32_MAX) return BOUNDS;
+  if (counts.size != bins.size || new_keys.size < keys.size) return BOUNDS;
+  if (dropped_bits.size != 0 && dropped_bits.size != KEY_RANGES) return BOUNDS;
+  const int shift = leading_zeros(static_cast<uint64_t>(slots.size)) + 1;
+  const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
+  memset(slots.data, 0, static_cast<size_t>(slots.size) * sizeof slots[0]);
+  // A slot has the number of a bin plus 1. At least half of them stay 0, so that each search ends.
+  for (int64_t i = 0; i < bins.size; i++) {
+    uint64_t slot = bins[i] * GOLDEN >> shift;
+    while (slots[slot] != 0) slot = (slot + 1) & mask;
+    slots[slot] = static_cast<int32_t>(i + 1);
+  }
+  int64_t num_new = 0;
+  for (int64_t i = 0; i < keys.size; i++) {
+    uint64_t key = keys[i];
+    if (dropped_bits.size) {
+      const int dropped = dropped_bits[key >> 50] & 63;
+      key = key >> dropped << dropped;
+    }
+    uint64_t slot = key * GOLDEN >> shift;
+    while (slots[slot] != 0 && bins[slots[slot] - 1] != key) slot = (slot + 1) & mask;
+    if (slots[slot] != 0) {
+      counts[slots[slot] - 1]++;
+    } else {
+      new_keys[num_new++] = key;
+    }
+  }
+  return num_new;
 }
 
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> hashes) {

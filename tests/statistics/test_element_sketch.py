@@ -47,6 +47,30 @@ def exact_moments(column: list[Fraction]) -> tuple[float, float]:
         return float(mean), float("inf")
 
 
+@pytest.mark.parametrize("elements", [2, 14, 256, 700])
+@pytest.mark.parametrize("rows", [1, 17, 9000])
+@pytest.mark.parametrize("kind", ["similar", "zeros", "different", "infinite", "subnormal"])
+def test_float32_is_counted_as_the_same_float64(elements: int, rows: int, kind: str) -> None:
+    random = np.random.default_rng(elements + rows)
+    values = random.normal(size=(rows, elements)).astype(np.float32)
+    if kind == "zeros":
+        values[random.random(values.shape) < 0.9] = -0.0
+    elif kind == "different":
+        values *= np.exp2(random.integers(-120, 120, values.shape)).astype(np.float32)
+    elif kind == "infinite":
+        values[random.random(values.shape) < 0.01] = np.inf
+        values[random.random(values.shape) < 0.01] = np.nan
+    elif kind == "subnormal":
+        values *= np.float32(2**-130)
+    keys = np.arange(rows, dtype=np.uint64)
+    single, double = sketch_of(values, keys), sketch_of(values.astype(np.float64), keys)
+    assert single.finite.tolist() == double.finite.tolist()
+    assert single.minima.tobytes() == double.minima.tobytes()
+    assert single.maxima.tobytes() == double.maxima.tobytes()
+    for column, other_column in zip(single.moments(), double.moments(), strict=True):
+        assert np.array_equal(column, other_column, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
 def test_moments_equal_exact_fractions(dtype: str, data: st.DataObject) -> None:

@@ -21,6 +21,7 @@ FLOAT32_LIMBS: int
 FLOAT32_SQUARE_LIMBS: int
 FLOAT64_LIMBS: int
 FLOAT64_SQUARE_LIMBS: int
+KEY_RANGES: int
 
 class CrcMethod(IntEnum):
     TABLE = 0
@@ -634,6 +635,14 @@ def resize(
 def sum_floats(values: npt.NDArray[np.float64] | None, sums: npt.NDArray[Any] | None) -> int: ...
 def add_elements(
     values: npt.NDArray[np.uint8 | np.bool_] | None, kind: int, sums: ElementSums
+) -> int: ...
+def count_keys(
+    keys: npt.NDArray[np.uint64] | None,
+    dropped_bits: npt.NDArray[np.uint8 | np.bool_] | None,
+    bins: npt.NDArray[np.uint64] | None,
+    counts: npt.NDArray[np.int64] | None,
+    slots: npt.NDArray[np.int32] | None,
+    new_keys: npt.NDArray[np.uint64] | None,
 ) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

@@ -566,6 +566,9 @@ def _value_blocks(
     total = int(ends[-1]) if len(ends) else 0
     for begin in range(0, total, block_values):
         end = min(begin + block_values, total)
+        if selected_rows is None and not with_records:
+            yield slice(int(starts[0]) + begin, int(starts[0]) + end), None, 0
+            continue
         # The rows with values in this block. A long row may continue in the next blocks.
         row_range = slice(
             int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end, "left")) + 1

@@ -31,6 +31,8 @@ _MAX_SUM_BYTES, _MAX_SAMPLE_VALUES = 16 << 20, 1 << 20
 _MAX_ROWS_WITHOUT_CARRY = 1 << 29
 _LIMB_BITS = 32
 _LIMB = (1 << _LIMB_BITS) - 1
+# The half of a hash that comes from the values of an array.
+_LOW_HASH = np.uint64((1 << 32) - 1)
 # Shares of the quantiles, in percent.
 QUANTILE_PERCENTS = (1, 50, 99)
 
@@ -82,6 +84,9 @@ class ElementSketch:
         # the sample: hashes, and [sampled, elements] the arrays
         self._hashes = np.empty(0, np.uint64)
         self._sample: npt.NDArray[Any] = np.empty((0, 0))
+        # arrays that may become part of the sample, with their hashes
+        self._candidates: list[tuple[U64, npt.NDArray[Any]]] = []
+        self._num_candidates = 0
 
     def add(self, arrays: npt.NDArray[Any], keys: U64) -> None:
         """Counts the elements of some arrays.
@@ -145,29 +150,38 @@ class ElementSketch:
                 limbs[i] &= _LIMB
 
     def _add_to_sample(self, arrays: npt.NDArray[Any], keys: U64) -> None:
-        # The hash contains the values, so arrays with equal hashes are equal, and it does not
-        # matter which of them stays in the sample.
+        # The high half of a hash comes from the key, so most arrays need no hash of their own.
+        high_hashes = mix64(keys) & ~_LOW_HASH
+        chosen = np.flatnonzero(high_hashes <= self._max_hash)
+        if not len(chosen):
+            return
+        # The low half comes from the values. So arrays with equal hashes are equal, and it does
+        # not matter which of them stays in the sample.
+        arrays = arrays[chosen]
         data = arrays.reshape(-1).view(np.uint8)
         row_bytes = arrays.shape[1] * arrays.itemsize
         starts = np.arange(len(arrays), dtype=np.int64) * row_bytes
-        hashes = hash_texts(data, starts, starts + row_bytes) ^ mix64(keys)
-        chosen = np.flatnonzero(hashes < self._max_hash)
-        if len(chosen):
-            self._keep_lowest(hashes[chosen], arrays[chosen])
+        low_hashes = hash_texts(data, starts, starts + row_bytes) & _LOW_HASH
+        self._keep_lowest(high_hashes[chosen] | low_hashes, arrays)
 
     def _keep_lowest(self, hashes: U64, arrays: npt.NDArray[Any]) -> None:
-        self._hashes = np.concatenate([self._hashes, hashes])
-        self._sample = np.concatenate([self._sample, arrays])
-        # Dropping copies the sample, so it is done for many arrays at once.
-        if len(self._hashes) > 2 * self._max_sampled:
+        self._candidates.append((hashes, arrays))
+        self._num_candidates += len(hashes)
+        # Shrinking copies the sample, so it is done for many arrays at once.
+        if len(self._hashes) + self._num_candidates > 2 * self._max_sampled:
             self._shrink_sample()
 
     def _shrink_sample(self) -> None:
-        if len(self._hashes) <= self._max_sampled:
-            return
-        kept = np.argpartition(self._hashes, self._max_sampled - 1)[: self._max_sampled]
-        self._hashes, self._sample = self._hashes[kept], self._sample[kept]
-        self._max_hash = self._hashes.max()
+        """Adds the candidates to the sample, and keeps the arrays with the lowest hashes."""
+        if self._candidates:
+            hashes, arrays = zip(*self._candidates, strict=True)
+            self._hashes = np.concatenate([self._hashes, *hashes])
+            self._sample = np.concatenate([self._sample, *arrays])
+            self._candidates, self._num_candidates = [], 0
+        if len(self._hashes) > self._max_sampled:
+            kept = np.argpartition(self._hashes, self._max_sampled - 1)[: self._max_sampled]
+            self._hashes, self._sample = self._hashes[kept], self._sample[kept]
+            self._max_hash = self._hashes.max()
 
     def merge(self, source: ElementSketch) -> None:
         """Adds the counts of another sketch of the same feature."""
@@ -181,6 +195,7 @@ class ElementSketch:
             return
         self._carry()
         source._carry()
+        source._shrink_sample()
         self.rows, self._rows_without_carry = self.rows + source.rows, 1
         self.finite += source.finite
         self.minima = np.minimum(self.minima, source.minima)
@@ -197,7 +212,8 @@ class ElementSketch:
     @property
     def sampled(self) -> int:
         """Number of arrays that determine the quantiles. It is `rows` if they are exact."""
-        return min(len(self._hashes), self._max_sampled)
+        self._shrink_sample()
+        return len(self._hashes)
 
     def moments(self) -> tuple[Floats, Floats]:
         """Returns the mean and the population variance of the finite values of each element.

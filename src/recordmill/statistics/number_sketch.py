@@ -34,7 +34,7 @@ _DIGIT = (1 << _DIGIT_BITS) - 1
 _SIGN_BIT = np.uint64(1 << 63)
 # The highest 14 bits of a key determine its range: the sign, 11 bits of the exponent, and the first
 # two bits of the mantissa.
-_RANGE_COUNT = 1 << 14
+_RANGE_COUNT = native.KEY_RANGES
 _RANGE_SHIFT = np.uint64(50)
 
 
@@ -163,8 +163,18 @@ class NumberSketch:
         self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
 
     def _add_keys(self, keys: U64) -> None:
-        keys.sort()
-        self._merge_bins(keys, None)
+        # Most values fall into existing bins, and only the others must be sorted.
+        new_keys = np.empty(len(keys), np.uint64)
+        num_new = native.count_keys(
+            keys,
+            np.empty(0, np.uint8) if self.dropped_bits is None else self.dropped_bits,
+            self.keys,
+            self.counts,
+            np.empty(2 << len(self.keys).bit_length(), np.int32),
+            new_keys,
+        )
+        if num_new:
+            self._merge_bins(np.sort(new_keys[:num_new]), None)
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
         """Adds bins to the sketch, and makes bins wider if there are too many.
