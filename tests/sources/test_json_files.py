@@ -382,6 +382,45 @@ def test_json_document_is_refused_with_the_record_path_of_its_array(
     assert f"with --record-path {keys} reads it" in in_flags(found.value)
 
 
+@pytest.mark.parametrize(
+    ("document", "message", "rows"),
+    [
+        (
+            {"a": [1, 2]},
+            "its member 'a' is an array of values, not of objects: `recordmill build jsonl` reads it "
+            "as one record, if it is on one line, and in Python recordmill.build(document, OUT) reads a column",
+            [{"a": 1}, {"a": 2}],
+        ),
+        (
+            {"a": [1, 2], "b": ["x", "y"]},
+            "its members 'a', 'b' are arrays of values, not of objects",
+            [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}],
+        ),
+        (
+            {"k": {"a": 1}, "l": {"a": 2}},
+            "each of its members is an object",
+            [{"a": 1}, {"a": 2}],
+        ),
+        ([7, 8], "its elements are not objects", [{"value": 7}, {"value": 8}]),
+        ({"a": 1, "b": {"c": 2}}, "`recordmill build jsonl` reads it as one record", None),
+        ([], "the array is empty", None),
+    ],
+)
+def test_json_document_without_objects_is_refused_with_a_way_to_build_it(
+    tmp_path: Path, document: Any, message: str, rows: list[dict[str, Any]] | None
+) -> None:
+    path = write_file(tmp_path / "in.json", json.dumps(document))
+    with pytest.raises(UsageError) as found:
+        recordmill.build(path, tmp_path / "out")
+    assert message in str(found.value)
+    if "build jsonl" in str(found.value):
+        assert recordmill.build(path, tmp_path / "one", kind="jsonl").records == {"train": 1}
+    if way := re.search(r"recordmill\.build\((.*), OUT\)", str(found.value)):
+        data = eval(way[1], {"document": document})
+        recordmill.build(data, tmp_path / "out", shuffle=False)
+        assert recordmill.open(tmp_path / "out").to_table().to_pylist() == rows
+
+
 def test_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
     assert recordmill.build(path, tmp_path / "out").records == {"train": 2}

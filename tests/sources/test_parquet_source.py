@@ -612,3 +612,55 @@ def test_int96_time_in_a_list_beyond_nanoseconds_is_an_error(tmp_path: Path) -> 
     path = _write_int96(tmp_path / "a.parquet", times)
     with pytest.raises(DataError, match=r"column 't'.*INT96"):
         read_all(plan(path))
+
+
+def _fixed_lists(values: Any, *sizes: int) -> pa.Array:
+    kind: pa.DataType = pa.float32()
+    for size in reversed(sizes):
+        kind = pa.list_(kind, size)
+    return pa.array(values, kind)
+
+
+FIXED_LISTS = [
+    (_fixed_lists([[1, 2], None, [3, 4]], 2), [[1, 2], None, [3, 4]]),
+    (_fixed_lists([[[1, 2]], None, [[3, 4]]], 1, 2), [[[1, 2]], None, [[3, 4]]]),
+    (
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.float32(), [2, 2]),
+            _fixed_lists([[1, 2, 3, 4], None, [5, 6, 7, 8]], 4),
+        ),
+        [[[1, 2], [3, 4]], None, [[5, 6], [7, 8]]],
+    ),
+]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize(("column", "rows"), FIXED_LISTS)
+def test_null_list_of_a_fixed_size_is_a_missing_value(
+    tmp_path: Path, column: pa.Array, rows: list[Any], is_alone: bool
+) -> None:
+    table = pa.table({"x": column} if is_alone else {"id": [0, 1, 2], "x": column})
+    write(tmp_path / "a.parquet", table)
+    recordmill.build(tmp_path / "a.parquet", tmp_path / "out", shuffle=False)
+    result = [row["x"] for row in recordmill.open(tmp_path / "out")]
+    assert [None if row is None else row.tolist() for row in result] == rows
+
+
+def test_null_list_of_a_fixed_size_in_a_struct_is_a_missing_value(tmp_path: Path) -> None:
+    lists = _fixed_lists([[1, 2], None, [3, 4]], 2)
+    column = pa.StructArray.from_arrays([lists], ["v"], mask=pa.array([False, False, True]))
+    path = write(tmp_path / "a.parquet", {"x": column})
+    rows, rejects = read_all(plan(path))
+    assert [row["x.v"] for _, _, row in rows] == [[1, 2], None, None]
+    assert not rejects
+
+
+def test_lists_of_a_fixed_size_are_read_with_other_columns_of_the_same_row(tmp_path: Path) -> None:
+    count = 3000
+    lists = _fixed_lists([None if n % 7 == 0 else [n, n] for n in range(count)], 2)
+    table = {"id": range(count), "text": ["x" * (n % 50) for n in range(count)], "x": lists}
+    path = write(tmp_path / "a.parquet", pa.table(table), row_group_size=100)
+    rows, _ = read_all(plan(path))
+    assert [(row["id"], row["x"]) for _, _, row in rows] == [
+        (n, None if n % 7 == 0 else [n, n]) for n in range(count)
+    ]

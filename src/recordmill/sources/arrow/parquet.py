@@ -38,6 +38,7 @@ _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for 
 # full size, this is the size of a unit.
 _PREFETCH_BATCHES = 4
 _MAGIC_BYTES = 4
+_ARROW_SCHEMA_KEY = b"ARROW:schema"
 # Field numbers in the Thrift struct of a footer, on the path to the statistics of a column.
 _FIELD_ROW_GROUPS = 4
 _FIELD_COLUMNS = 1
@@ -84,16 +85,32 @@ class ParquetSource(RowGroupSource):
         rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
         selected = select_columns(columns, schema)
         # a small unit of a store is fetched by few large requests
-        if (
+        prefetch = (
             is_remote(file.path)
             and sum(group.total_byte_size for group in row_groups)
             <= _PREFETCH_BATCHES * batch_bytes
-        ):
+        )
+        if prefetch:
             parquet = _open_parquet(file, data, file_metadata, prefetch=True)
         try:
+            plain_columns = [
+                name for name in selected if not _has_fixed_lists(schema.field(name).type)
+            ]
             batches = parquet.iter_batches(
-                rows, row_groups=list(groups), columns=selected, use_threads=False
+                rows, row_groups=list(groups), columns=plain_columns, use_threads=False
             )
+            if len(plain_columns) < len(selected):
+                lists = _open_parquet(
+                    file, data, _without_arrow_schema(file_metadata), prefetch=prefetch
+                ).iter_batches(
+                    rows,
+                    row_groups=list(groups),
+                    columns=[name for name in selected if name not in plain_columns],
+                    use_threads=False,
+                )
+                batches = _join_columns(
+                    [batches, lists] if plain_columns else [lists], selected, schema
+                )
             if int96_columns := _find_int96_columns(file_metadata, selected):
                 micros = _open_parquet(file, data, file_metadata, int96_unit="us").iter_batches(
                     rows, row_groups=list(groups), columns=int96_columns, use_threads=False
@@ -215,6 +232,80 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
 
 
+def _has_fixed_lists(kind: pa.DataType) -> bool:
+    """Returns whether a type is or contains a list of a fixed size."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return pa.types.is_fixed_size_list(kind) or any(
+        _has_fixed_lists(kind.field(index).type) for index in range(kind.num_fields)
+    )
+
+
+def _without_arrow_schema(metadata: pq.FileMetaData) -> pq.FileMetaData:
+    """Returns a footer without Arrow's own types, so that all lists are read with variable sizes.
+
+    Arrow fails to read lists of a fixed size if one of them is null (pyarrow 25). Parquet itself
+    has no such type: Arrow takes it from a schema that it stores as a text of the footer.
+    """
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    before, key, after = sink.getvalue().to_pybytes().rpartition(_ARROW_SCHEMA_KEY)
+    # A key of the same size leaves the footer valid. The texts come after the row groups.
+    return pq.read_metadata(pa.BufferReader(before + key.lower() + after))
+
+
+def _join_columns(
+    readers: Iterable[Iterable[pa.RecordBatch]], names: Sequence[str], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches with the columns of several readers of the same rows.
+
+    Args:
+        readers: They contain each column of `names` once. Lists of a fixed size may be variable
+            lists, whose sizes `conform_chunk` checks. Tensors are converted to their type, because
+            it contains their shape.
+        names: The names of the columns, in order.
+        schema: The schema of the file.
+    """
+    for batches in _align_batches(readers):
+        columns = {
+            name: column
+            for batch in batches
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        for name in names:
+            kind = schema.field(name).type
+            if isinstance(kind, pa.FixedShapeTensorType):
+                storage = columns[name].cast(kind.storage_type)
+                columns[name] = pa.ExtensionArray.from_storage(kind, storage)
+        fields = [schema.field(name).with_type(columns[name].type) for name in names]
+        yield pa.RecordBatch.from_arrays(
+            [columns[name] for name in names], schema=pa.schema(fields, metadata=schema.metadata)
+        )
+
+
+def _align_batches(
+    readers: Iterable[Iterable[pa.RecordBatch]],
+) -> Iterator[list[pa.RecordBatch]]:
+    """Yields batches of the same rows, one of each reader.
+
+    Readers of different columns may end their batches at different rows.
+
+    Raises:
+        ArrowInvalid: The readers have different numbers of rows.
+    """
+    iterators = [iter(batches) for batches in readers]
+    heads = [next(batches, None) for batches in iterators]
+    while not any(head is None for head in heads):
+        rows = min(head.num_rows for head in heads)
+        yield [head.slice(0, rows) for head in heads]
+        heads = [
+            head.slice(rows) if head.num_rows > rows else next(batches, None)
+            for head, batches in zip(heads, iterators, strict=True)
+        ]
+    if any(head is not None for head in heads):
+        raise pa.ArrowInvalid("the columns have different numbers of rows")
+
+
 def _find_int96_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[str]:
     """Returns the names of the top-level columns that contain INT96 timestamps."""
     leaves = (metadata.schema.column(index) for index in range(metadata.num_columns))
@@ -242,7 +333,7 @@ def _restore_distant_times(
     Raises:
         DataError: Such a time is inside a list or struct.
     """
-    for batch, micro_batch in zip(batches, micros, strict=True):
+    for batch, micro_batch in _align_batches([batches, micros]):
         is_distant = np.zeros(batch.num_rows, np.bool_)
         has_nanos = False  # some time needs a finer unit than microseconds
         for name in micro_batch.schema.names:

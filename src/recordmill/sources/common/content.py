@@ -56,6 +56,11 @@ UNKNOWN_FORMAT = "neither text nor a known format"
 # Read as data only if a listing has no other data. Otherwise it most likely describes the data.
 JSON_ARRAY_FORMAT = "a JSON array of objects"
 JSON_DOCUMENT_FORMAT = "one JSON document, neither one object per line nor an array of objects"
+_ARRAY_REMEDY = (
+    'its elements are not objects: in Python, recordmill.build({"value": document}, OUT) reads a '
+    "record for each element"
+)
+_MAX_NAMED_MEMBERS = 3  # in a message
 _YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_YOLO_FILES = 8  # text files that are searched for lines of YOLO
 _MAX_KEY_DEPTH = 8  # keys that lead to an array of objects in a JSON document
@@ -391,14 +396,48 @@ def _detect_document(sample: ContentSample) -> tuple[str, str]:
                 path=repr(path),
                 record_path=option("record_path", path),
             )
-        if sample.is_complete or start[0] == "[":
-            return JSON_DOCUMENT_FORMAT, ""
+        if sample.is_complete:
+            return JSON_DOCUMENT_FORMAT, _find_document_remedy(start)
+        if start[0] == "[":
+            return JSON_DOCUMENT_FORMAT, _ARRAY_REMEDY
         return JSON_DOCUMENT_FORMAT, Message(
             "if one of its members is an array of objects, `recordmill build jsonl` with {record_path} reads the member "
             "KEY",
             record_path=option("record_path", "KEY"),
         )
     return ("markup", "") if start[:1] == "<" and sample.hint is None else ("", "")
+
+
+def _find_document_remedy(text: str) -> str:
+    """Returns how to build a complete JSON document without an array of objects.
+
+    >>> _find_document_remedy('{"a": [1, 2], "b": [3, 4]}')[:35]
+    "its members 'a', 'b' are arrays of "
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return "it is not valid JSON"
+    if isinstance(document, list):
+        return _ARRAY_REMEDY if document else "the array is empty"
+    one_record = "`recordmill build jsonl` reads it as one record, if it is on one line"
+    values = document.values()
+    if document and all(isinstance(value, list) for value in values):
+        names = ", ".join(map(repr, list(document)[:_MAX_NAMED_MEMBERS]))
+        more = ", ..." if len(document) > _MAX_NAMED_MEMBERS else ""
+        members = f"members {names}{more} are" if len(document) > 1 else f"member {names} is"
+        arrays = "arrays" if len(document) > 1 else "an array"
+        columns = "columns" if len(document) > 1 else "a column"
+        return (
+            f"its {members} {arrays} of values, not of objects: {one_record}, and in Python "
+            f"recordmill.build(document, OUT) reads {columns}"
+        )
+    if document and all(isinstance(value, dict) for value in values):
+        return (
+            f"each of its members is an object: {one_record}, and in Python "
+            "recordmill.build(list(document.values()), OUT) reads a record for each member"
+        )
+    return one_record
 
 
 def _find_record_path(text: str) -> str | None:
