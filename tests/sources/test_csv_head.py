@@ -88,7 +88,8 @@ def test_head_of_a_csv_file_has_its_encoding(tmp_path: Path) -> None:
         (
             b'"a,b\n1,2\n',
             {},
-            r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed",
+            r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed; "
+            r"fix the quote, or use --quote none if quotes are text, or a larger --max-line-bytes",
         ),
         (b"," * 70_000 + b"\n", {}, "the first row has 70,001 fields, and at most 65,536"),
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),

@@ -414,8 +414,24 @@ def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> 
         "--delimiter, --quote, --escape and --skip-lines",
         "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
         "closed; its first line is '\"7,8'; "
-        "reading continues at the next line; fix the quote, or use --quote none if quotes are text, or --max-line-bytes",
+        "reading continues at the next line; fix the quote, or use --quote none if quotes are text, "
+        "or a larger --max-line-bytes if the row is longer",
     ]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,{long}\n2,y\n", "a,{long}\n1,x\n2,y\n"])
+def test_first_rows_longer_than_the_limit_are_read_with_a_larger_limit(
+    tmp_path: Path, text: str
+) -> None:
+    path = write_file(tmp_path / "in.csv", text.format(long="x" * 20_000_000))
+    try:
+        message = read(plan(path))[2][0].message
+    except DataError as refused:
+        message = refused.text
+    assert "a larger --max-line-bytes if the row is longer" in in_flags(message)
+    table, _, rejects = read(plan(path, CsvOptions(max_line_bytes=32 << 20, header=True)))
+    assert not rejects
+    assert table.num_rows == 2
 
 
 def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:

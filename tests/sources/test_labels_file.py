@@ -216,10 +216,10 @@ def test_label_rows_without_files_and_files_without_rows_are_rejects_or_ignored(
     images(tmp_path, "a.png", "b.png", "c.png")
     text = 'file,n,t\na.png,1,"x\ny"\nzzz.png,2,z\n,3,q\nb.png,4,w\n'
     strict = plan(tmp_path, tmp_path / "labels.csv", text)
-    assert [str(reject) for reject in strict.plan_rejects] == [
-        "labels.csv: line 4: file 'zzz.png' is not an image of this input",
-        "labels.csv: line 5: file None is not an image of this input",
-        "c.png: labels.csv has no row for this file",
+    assert [in_flags(reject.text) for reject in strict.plan_rejects] == [
+        "labels.csv: line 4: file 'zzz.png' is not an image of this input; --missing ignore leaves such rows out",
+        "labels.csv: line 5: file None is not an image of this input; --missing ignore leaves such rows out",
+        "c.png: labels.csv has no row for this file; --missing ignore keeps such files without labels",
     ]
     assert [file.name for file in strict.files] == ["a.png", "b.png"]
     assert strict.schema["n"].required

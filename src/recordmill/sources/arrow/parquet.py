@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -294,15 +294,16 @@ def _align_batches(
         ArrowInvalid: The readers have different numbers of rows.
     """
     iterators = [iter(batches) for batches in readers]
-    heads = [next(batches, None) for batches in iterators]
-    while not any(head is None for head in heads):
+    heads = [batch for batches in iterators for batch in islice(batches, 1)]
+    while heads and len(heads) == len(iterators):
         rows = min(head.num_rows for head in heads)
         yield [head.slice(0, rows) for head in heads]
         heads = [
-            head.slice(rows) if head.num_rows > rows else next(batches, None)
+            batch
             for head, batches in zip(heads, iterators, strict=True)
+            for batch in ([head.slice(rows)] if head.num_rows > rows else islice(batches, 1))
         ]
-    if any(head is not None for head in heads):
+    if heads:
         raise pa.ArrowInvalid("the columns have different numbers of rows")
 
 

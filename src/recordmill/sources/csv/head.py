@@ -485,7 +485,16 @@ class _HeadReader:
             )
         elif width == native.CsvRowFault.TOO_LONG:
             max_line_bytes = self._options.max_line_bytes
-            problem = f"the first row is longer than {max_line_bytes:,} bytes, or a quote in it is never closed"
+            problem = Message(
+                (
+                    "the first row is longer than {size} bytes, or a quote in it is never closed; fix "
+                    "the quote, or use {quote} if quotes are text, or a larger {max_line_bytes} if "
+                    "the row is longer"
+                ),
+                size=f"{max_line_bytes:,}",
+                quote=option("quote", "none"),
+                max_line_bytes=option("max_line_bytes"),
+            )
         else:
             problem = (
                 f"the first row has {width:,} fields, and at most {MAX_FEATURES:,} are allowed"

@@ -146,7 +146,7 @@ def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: 
             "row-bytes",
             Message(
                 "{problem}; reading continues at the next line; fix the quote, or "
-                "use {quote} if quotes are text, or {max_line_bytes}",
+                "use {quote} if quotes are text, or a larger {max_line_bytes} if the row is longer",
                 problem=problem,
                 quote=option("quote", "none"),
                 max_line_bytes=option("max_line_bytes"),

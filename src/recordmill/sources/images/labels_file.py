@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.sources.common.contract import PlanOptions, RecordLocator, Source
 from recordmill.sources.csv.dialect import CsvOptions
@@ -35,6 +36,7 @@ file_name filename file path file_path filepath image image_path image_name imag
 img img_path img_name image_id img_id id name
 """
 # 90 % of the values of a column with another name are images.
+_MAX_SHOWN_CHARACTERS = 200  # of a name in a message
 _MIN_IMAGE_SHARE = 0.9
 PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
 
@@ -610,7 +612,16 @@ def _report_unmatched(
             else []
         )
     rejects = [
-        Reject(source, place, "no file", f"{shown} is not an image of this input"[:280])
+        Reject(
+            source,
+            place,
+            "no file",
+            Message(
+                "{row} is not an image of this input; {missing} leaves such rows out",
+                row=shown[:_MAX_SHOWN_CHARACTERS],
+                missing=option("missing", "ignore"),
+            ),
+        )
         for source, place, shown in unmatched
     ]
     rejects += [
@@ -618,7 +629,11 @@ def _report_unmatched(
             files[row].name,
             "",
             "no label row",
-            f"{name} has no row for this file",
+            Message(
+                "{name} has no row for this file; {missing} keeps such files without labels",
+                name=name,
+                missing=option("missing", "ignore"),
+            ),
         )
         for row in unlabelled
     ]
