@@ -38,6 +38,7 @@ from recordmill.shards.manifest import (
     DEFAULT_KEPT_GENERATIONS,
     INDEX_FOLDER,
     INPUTS_NAME,
+    SKETCH_NAME,
     STATISTICS_NAME,
     Manifest,
     Part,
@@ -165,7 +166,7 @@ class BuildOutcome:
         rejected: The rejects.
         note_counts: Messages to the user, each with the number of records that it is about.
         run_id: Id of the run.
-        statistics: The statistics, or None.
+        statistics: The statistics and the manifest's entry for them, or None.
     """
 
     out: str
@@ -175,7 +176,7 @@ class BuildOutcome:
     rejected: RejectSummary
     note_counts: Mapping[str, int]
     run_id: str
-    statistics: DatasetStatistics | None = None
+    statistics: WrittenStatistics | None = None
 
 
 def make_manifest(
@@ -199,6 +200,9 @@ def make_manifest(
         records_read=outcome.records_read,
         records_rejected=rejected.total,
     )
+    written = outcome.statistics
+    statistics: Mapping[str, Any] = {} if written is None else written.statistics
+    entry = {} if written is None else written.entry
     rejects = {
         "count": rejected.total,
         "reasons": dict(sorted(rejected.counts.items())),
@@ -213,7 +217,7 @@ def make_manifest(
             for split in plan.split_names
             if split not in outcome.shards_by_split
         ),
-        *_statistics_warnings(plan, list((outcome.statistics or {}).values())),
+        *_statistics_warnings(plan, list(statistics.values())),
     ]
     return Manifest(
         name=plan.name,
@@ -223,7 +227,7 @@ def make_manifest(
         parts=(part,),
         rejects=rejects,
         fingerprint=compute_fingerprint(plan, outcome),
-        statistics={"notes": notes, **_make_statistics_entry(outcome.statistics)},
+        statistics={"notes": notes, **entry},
         run=_make_run_entry(plan, outcome.run_id),
         transform={} if plan.transform is None else plan.transform.manifest_entry,
         description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
@@ -298,10 +302,26 @@ def _statistics_warnings(
             )
 
 
+@dataclass(frozen=True)
+class WrittenStatistics:
+    """The statistics of a data set, after their files were written.
+
+    Attributes:
+        statistics: The statistics.
+        entry: The manifest's entry for the files. It has a summary of the values if there are at
+            most _MAX_SUMMARY_FEATURES features.
+    """
+
+    statistics: DatasetStatistics
+    entry: Mapping[str, Any]
+
+
 def write_statistics(
     plan: BuildPlan, sketch: DatasetSketch | None, folder: str
-) -> DatasetStatistics | None:
+) -> WrittenStatistics | None:
     """Checks the statistics against the user's rules and writes them to the data folder.
+
+    The sketch is written as well, so that an append can merge it with that of its own records.
 
     Args:
         plan: The plan of the build.
@@ -319,25 +339,16 @@ def write_statistics(
     statistics = DatasetStatistics.from_sketch(sketch)
     if plan.rules is not None:
         check_expectations(statistics, plan.schema, plan.rules)
-    put_bytes(join(folder, STATISTICS_NAME), statistics.to_bytes())
-    return statistics
-
-
-def _make_statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
-    """Returns the manifest's entry for the statistics file, or {} without statistics.
-
-    The entry has a summary of the values if there are at most _MAX_SUMMARY_FEATURES features.
-    """
-    if statistics is None:
-        return {}
-    data, digest = statistics.to_bytes(), Digest()
-    digest.update(data)
-    entry: dict[str, Any] = {
-        "file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}
-    }
+    entry: dict[str, Any] = {}
+    for key, name, data in (
+        ("file", STATISTICS_NAME, statistics.to_bytes()),
+        ("sketch", SKETCH_NAME, sketch.to_bytes()),
+    ):
+        put_bytes(join(folder, name), data)
+        entry[key] = {"name": name, "bytes": len(data), "digest": _compute_digest([data])}
     if sum(map(len, statistics.values())) <= _MAX_SUMMARY_FEATURES:
         entry["splits"] = statistics.summary()
-    return entry
+    return WrittenStatistics(statistics, entry)
 
 
 def check_record_counts(

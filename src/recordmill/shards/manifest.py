@@ -43,8 +43,9 @@ FORMAT_VERSION = (2, 0)
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
+SKETCH_NAME = "sketch.arrow"
 # Files of a data folder that describe all parts up to it. They are needed in the last part only.
-MERGED_FILES = (STATISTICS_NAME,)
+MERGED_FILES = (STATISTICS_NAME, SKETCH_NAME)
 TRANSFORM_FOLDER = "transform"
 # What makes a generation. Manifests of earlier releases do not name it, and come from builds.
 ACTIONS = BUILD, APPEND, COMPACT, RESTORE = "build", "append", "compact", "restore"
@@ -78,9 +79,16 @@ class _StatisticsFile(TypedDict):
     digest: _Digest
 
 
+class _SketchFile(TypedDict):
+    name: Annotated[str, Check(SKETCH_NAME.__eq__, SKETCH_NAME)]
+    bytes: Annotated[int, between(0, _MAX_STATISTICS_BYTES)]
+    digest: _Digest
+
+
 class _Statistics(TypedDict, total=False):
     notes: Sequence[str]
     file: _StatisticsFile
+    sketch: _SketchFile
     splits: Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -203,7 +211,8 @@ class Manifest:
         parts: The data folders and their shards.
         rejects: Number of rejects, their reasons, and the files that list them.
         fingerprint: SHA-256 over everything that two identical builds have in common.
-        statistics: Notes, a summary, and name, size and digest of the statistics file.
+        statistics: Notes, a summary, and name, size and digest of the statistics file and of the
+            sketch file, from which an append computes the statistics of all records.
         run: Facts about the run that do not change the data, such as times, versions and threads.
             "action" is what made the generation, see ACTIONS. "keep_generations" is the number of
             generations that a commit keeps.
@@ -493,7 +502,25 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     Raises:
         DataError: The file is missing, or its digest differs from the manifest.
     """
-    if (entry := manifest.statistics.get("file")) is None:
+    return _read_statistics_entry(manifest, out, "file")
+
+
+def read_sketch(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:
+    """Reads the sketch file of a data set, for `DatasetSketch.from_bytes`.
+
+    Returns:
+        The content, or None if the data set was built without statistics, or by an earlier release.
+
+    Raises:
+        DataError: The file is missing, or its digest differs from the manifest.
+    """
+    return _read_statistics_entry(manifest, out, "sketch")
+
+
+def _read_statistics_entry(
+    manifest: Manifest, out: str | os.PathLike[str], key: str
+) -> bytes | None:
+    if (entry := manifest.statistics.get(key)) is None:
         return None
     path = join(out, manifest.statistics_folder, entry["name"])
     with explain_missing(path):

@@ -44,6 +44,7 @@ from recordmill.shards.index import (
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
+    SKETCH_NAME,
     STATISTICS_NAME,
     TRANSFORM_FOLDER,
     Manifest,
@@ -385,7 +386,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     return (
         problems
         + _check_transform(out, manifest)
-        + _check_statistics_file(out, manifest)
+        + _check_statistics_files(out, manifest)
         + _check_derived(out, manifest, generation, mend)
     )
 
@@ -406,7 +407,7 @@ def _expected_names(
     return {
         (): {info.name for info in shards}
         | {INPUTS_NAME}
-        | ({STATISTICS_NAME} if statistics else set())
+        | ({STATISTICS_NAME, SKETCH_NAME} if statistics else set())
         | folders,
         (INDEX_FOLDER,): indexes,
     }
@@ -433,19 +434,19 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     ]
 
 
-def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
-    """Compares the digest of the statistics file with the manifest."""
-    if (entry := manifest.statistics.get("file")) is None:
-        return []
-    path = join(out, manifest.statistics_folder, entry["name"])
-    if not exists(path):
-        return [Problem(path, "", "is missing; the manifest names it")]
-    digest = digest_file(path)
-    return (
-        []
-        if digest == entry["digest"]
-        else [Problem(path, "", f"the digest is {digest}, not {entry['digest']}")]
-    )
+def _check_statistics_files(out: str, manifest: Manifest) -> list[Problem]:
+    """Compares the digests of the statistics file and the sketch file with the manifest."""
+    problems = []
+    for key in ("file", "sketch"):
+        if (entry := manifest.statistics.get(key)) is None:
+            continue
+        path = join(out, manifest.statistics_folder, entry["name"])
+        if not exists(path):
+            problems.append(Problem(path, "", "is missing; the manifest names it"))
+        elif (digest := digest_file(path)) != entry["digest"]:
+            problem = f"the digest is {digest}, not {entry['digest']}"
+            problems.append(Problem(path, "", problem))
+    return problems
 
 
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
@@ -454,7 +455,7 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
         expected = make_derived_files(out, manifest, generation)
     except DataError as error:
         if error.source and error.source.endswith(STATISTICS_NAME):
-            return []  # reported by `_check_statistics_file`
+            return []  # reported by `_check_statistics_files`
         return [
             Problem(
                 join(out, "schema.pbtxt"),

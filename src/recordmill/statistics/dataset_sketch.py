@@ -11,21 +11,25 @@ a sample of their occurrences. The keys of the records determine the sample.
 from __future__ import annotations
 
 import functools
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from recordmill.base.buffers import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s, to_offsets
+from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
 from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.statistics import value_sketch
 from recordmill.statistics.element_sketch import ElementSketch
 from recordmill.statistics.number_sketch import NumberSketch
@@ -56,6 +60,19 @@ _KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_VALUES = 1 << 16
 # Maximum number of values that a feature collects before they are counted.
 _MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = MAX_VALUES, 4 * MAX_VALUES
+
+# The columns of a sketch file, and the key of its metadata.
+_FILE_VERSION = 1
+_FILE_SCHEMA = pa.schema(
+    [
+        ("split", pa.string()),
+        ("feature", pa.string()),
+        ("array", pa.string()),
+        ("dtype", pa.string()),
+        ("data", pa.large_binary()),
+    ]
+)
+_HEADER_KEY = b"recordmill"
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
@@ -311,23 +328,97 @@ class FeatureSketch:
     def merge(self, source: FeatureSketch) -> None:
         """Adds the counts of another sketch of the same feature.
 
-        Both sketches must have been flushed.
+        Both sketches must have been flushed. The feature of `source` may be narrower: a smaller
+        integer type, or a fixed length where this feature has a variable one.
         """
         self.present, self.missing = self.present + source.present, self.missing + source.missing
         for name in _SKETCH_NAMES:
             own_part, source_part = getattr(self, name), getattr(source, name)
-            if own_part is not None:
+            if own_part is not None and source_part is not None:
                 own_part.merge(source_part)
+        if source.present:
+            self._add_fixed_lengths(source)
         for name, sketch in (("values", self.values), ("sample", self.sample)):
             if self.is_text and sketch is not None:
                 self._texts[name].merge(source._texts[name])
                 self._texts[name].keep(sketch.smallest()[0])
+
+    def _add_fixed_lengths(self, source: FeatureSketch) -> None:
+        """Adds what the sketch of a fixed length does not contain, because it is known."""
+        if self.lengths is not None and source.lengths is None:
+            self.lengths.add_repeated(source.feature.inner_size, source.present)
+        if self.elements is not None and source.elements is None:
+            self.elements.drop()
+        if source.values is None:
+            self.values = None
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the state as arrays by name, for a file. `from_arrays` reads them."""
+        self.flush()
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "records": np.array([self.present, self.missing], np.int64)
+        }
+        for sketch_name in _SKETCH_NAMES:
+            if (sketch := getattr(self, sketch_name)) is not None:
+                parts = sketch.to_arrays()
+                arrays |= {f"{sketch_name}/{name}": array for name, array in parts.items()}
+        for name in self._texts if self.is_text else ():
+            hashes, _ = getattr(self, name).smallest()
+            arrays |= {
+                f"{name}/texts/{part}": array
+                for part, array in _texts_to_arrays(self._texts[name].keep(hashes)).items()
+            }
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, feature: Feature, arrays: Mapping[str, npt.NDArray[Any]]) -> FeatureSketch:
+        """Creates a sketch from the arrays of `to_arrays`.
+
+        It can be merged into another sketch, but can't count records.
+        """
+        sketch = cls(feature, MIN_VALUES, False)
+        sketch.present, sketch.missing = arrays["records"].tolist()
+        parts_by_sketch: dict[str, dict[str, npt.NDArray[Any]]] = {}
+        for name, array in arrays.items():
+            sketch_name, _, part = name.partition("/")
+            parts_by_sketch.setdefault(sketch_name, {})[part] = array
+        for name in _SKETCH_NAMES:
+            parts = parts_by_sketch.get(name)
+            setattr(sketch, name, None if parts is None else _READERS[name](sketch, parts))
+        for name in sketch._texts if sketch.is_text else ():
+            parts = parts_by_sketch[name]
+            texts = _arrays_to_texts(parts["texts/offsets"], parts["texts/data"])
+            sketch._texts[name].put_texts(parts["hashes"], texts)
+        return sketch
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()  # the pickled state has no pending values
         for name, texts in self._texts.items() if self.is_text else ():
             texts.keep(getattr(self, name).smallest()[0])
         return self.__dict__
+
+
+# The function that reads each sketch of a feature from arrays.
+_READERS: Mapping[str, Callable[[FeatureSketch, Mapping[str, npt.NDArray[Any]]], Any]] = {
+    "lengths": lambda feature, arrays: NumberSketch.from_arrays(True, arrays),
+    "numbers": lambda feature, arrays: NumberSketch.from_arrays(not feature.is_float, arrays),
+    "sizes": lambda feature, arrays: NumberSketch.from_arrays(True, arrays),
+    "values": lambda feature, arrays: value_sketch.ValueSketch.from_arrays(arrays),
+    "sample": lambda feature, arrays: value_sketch.ValueSketch.from_arrays(arrays),
+    "pixels": lambda feature, arrays: PixelSketch.from_arrays(arrays),
+    "elements": lambda feature, arrays: ElementSketch.from_arrays(arrays),
+}
+
+
+def _texts_to_arrays(texts: pa.Array) -> dict[str, npt.NDArray[Any]]:
+    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+    data = b"".join(texts.to_pylist())
+    return {"offsets": to_offsets(lengths), "data": np.frombuffer(data, np.uint8)}
+
+
+def _arrays_to_texts(offsets: Int64s, data: Bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 class DatasetSketch:
@@ -425,17 +516,91 @@ class DatasetSketch:
                 feature.add(flat, keys, rows, pixels.get(feature.feature.name))
 
     def merge(self, source: DatasetSketch) -> None:
-        """Adds the counts of another sketch with the same schema and splits."""
-        assert (self.schema, self.splits) == (source.schema, source.splits)
-        self.records = [
-            own_count + source_count
-            for own_count, source_count in zip(self.records, source.records, strict=True)
-        ]
-        for feature, source_feature in zip(self._flat(), source._flat(), strict=True):
-            feature.merge(source_feature)
+        """Adds the counts of another sketch.
 
-    def _flat(self) -> list[FeatureSketch]:
-        return [feature for features in self.features for feature in features]
+        It may have fewer features and splits than this one. The features that it lacks are missing
+        in its records. `FeatureSketch.merge` describes other differences.
+        """
+        assert {*source.splits} <= {*self.splits}
+        assert {*source.schema.names} <= {*self.schema.names}
+        own_features = self.features
+        for split, features, records in zip(
+            source.splits, source.features, source.records, strict=True
+        ):
+            split_id = self.splits.index(split)
+            self.records[split_id] += records
+            by_name = {feature.feature.name: feature for feature in features}
+            for feature in own_features[split_id]:
+                source_feature = by_name.get(feature.feature.name)
+                if source_feature is None:
+                    feature.missing += records
+                else:
+                    feature.merge(source_feature)
+
+    def to_bytes(self) -> bytes:
+        """Returns the content of a sketch file. Equal sketches become equal bytes.
+
+        It is an Arrow IPC file with one row for each array of the state of a feature sketch. The
+        metadata contains the schema, the splits and their numbers of records.
+        """
+        rows = [
+            (split, feature.feature.name, name, array.dtype.str, array.tobytes())
+            for split, features in zip(self.splits, self.features, strict=True)
+            for feature in features
+            for name, array in feature.to_arrays().items()
+        ]
+        header = {
+            "version": _FILE_VERSION,
+            "schema": to_pbtxt(self.schema),
+            "records": dict(zip(self.splits, self.records, strict=True)),
+        }
+        schema = _FILE_SCHEMA.with_metadata({_HEADER_KEY: json.dumps(header)})
+        columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
+        ]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return sink.getvalue().to_pybytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "sketch.arrow") -> DatasetSketch:
+        """Reads the content of a sketch file.
+
+        The result can be merged into another sketch, but can't count records.
+
+        Args:
+            data: The content.
+            source: Path of the file, for messages.
+
+        Raises:
+            DataError: The content is not a sketch file of this version.
+        """
+        try:
+            table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+            header = json.loads(table.schema.metadata[_HEADER_KEY])
+            if header["version"] != _FILE_VERSION:
+                raise DataError(f"has version {header['version']}", source=source)
+            sketch = cls(from_pbtxt(header["schema"], source), tuple(header["records"]))
+            sketch.records = list(header["records"].values())
+            arrays_by_feature: dict[tuple[str, str], dict[str, npt.NDArray[Any]]] = {}
+            columns = [column.to_pylist() for column in table.columns[:4]]
+            for split, feature_name, name, dtype, array in zip(
+                *columns, table.column("data"), strict=True
+            ):
+                arrays = arrays_by_feature.setdefault((split, feature_name), {})
+                arrays[name] = np.frombuffer(array.as_buffer(), dtype)
+            sketch._features = [
+                [
+                    FeatureSketch.from_arrays(feature, arrays_by_feature[split, feature.name])
+                    for feature in sketch.schema
+                ]
+                for split in sketch.splits
+            ]
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"is not a file of sketches: {error}", source=source) from None
+        return sketch
 
 
 class SketchPool:

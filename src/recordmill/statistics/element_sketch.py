@@ -8,7 +8,7 @@ this, sums are exact integers, and the quantiles come from a sample that hashes 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -190,7 +190,7 @@ class ElementSketch:
         if self.size is None and not source.dropped:
             assert source.size is not None
             self._start(source.size, source._sample[:0])
-        if source.dropped or self.size != source.size:
+        if source.dropped or (self.size, self._kind) != (source.size, source._kind):
             self.drop()
             return
         self._carry()
@@ -204,6 +204,49 @@ class ElementSketch:
         self._square_limbs += source._square_limbs
         self._keep_lowest(source._hashes, source._sample)
         self._shrink_sample()
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the state as arrays by name, for a file. `from_arrays` reads them."""
+        self._shrink_sample()
+        self._carry()
+        # Equal hashes have equal arrays, so this order depends on nothing but the sample.
+        order = np.argsort(self._hashes, kind="stable")
+        size = -1 if self.size is None else self.size
+        return {
+            "state": np.array(
+                [self._columns, size, self.dropped, self.rows, self._max_sampled, self._kind],
+                np.int64,
+            ),
+            "finite": self.finite,
+            # Adding 0.0 makes -0.0 positive.
+            "minima": self.minima + 0.0,
+            "maxima": self.maxima + 0.0,
+            "limbs": self._limbs.reshape(-1),
+            "square_limbs": self._square_limbs.reshape(-1),
+            "hashes": self._hashes[order],
+            "sample": self._sample[order].reshape(-1),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> ElementSketch:
+        """Creates a sketch from the arrays of `to_arrays`."""
+        columns, size, dropped, rows, max_sampled, kind = arrays["state"].tolist()
+        sketch = cls(columns)
+        sketch.dropped = bool(dropped)
+        if size < 0:
+            return sketch
+        sketch.size, sketch.rows, sketch._rows_without_carry = size, rows, 1
+        sketch._kind, sketch._max_sampled = native.ElementKind(kind), max_sampled
+        # The native function writes to these arrays, and those of a file are constant.
+        sketch.finite, sketch.minima, sketch.maxima = (
+            arrays[name].copy() for name in ("finite", "minima", "maxima")
+        )
+        sketch._limbs = arrays["limbs"].reshape(-1, size).copy()
+        sketch._square_limbs = arrays["square_limbs"].reshape(-1, size).copy()
+        sketch._hashes, sketch._sample = arrays["hashes"], arrays["sample"].reshape(-1, size)
+        if len(sketch._hashes) < rows:
+            sketch._max_hash = sketch._hashes.max()
+        return sketch
 
     def __getstate__(self) -> dict[str, Any]:
         self._shrink_sample()

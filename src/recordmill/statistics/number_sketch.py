@@ -14,7 +14,7 @@ another magnitude do not make the bins of the other values wider.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -36,6 +36,17 @@ _SIGN_BIT = np.uint64(1 << 63)
 # two bits of the mantissa.
 _RANGE_COUNT = native.KEY_RANGES
 _RANGE_SHIFT = np.uint64(50)
+# The attributes of a sketch that are counts.
+_COUNTERS = (
+    "max_bins",
+    "zeros",
+    "nans",
+    "plus_infinities",
+    "minus_infinities",
+    "max_range_bins",
+)
+# Bytes of an integer in a file. The largest one is the sum of 2^63 squares of the largest float64.
+_INT_BYTES = (2 * (1024 + _UNIT_EXPONENT) + 64) // 8 + 1
 
 
 class NumberSketch:
@@ -240,8 +251,12 @@ class NumberSketch:
         )
 
     def merge(self, source: NumberSketch) -> None:
-        """Adds the counts of another sketch with the same `is_int` and `max_bins`."""
-        assert (self.is_int, self.max_bins) == (source.is_int, source.max_bins)
+        """Adds the counts of another sketch with the same `is_int`.
+
+        It may have more bins than this sketch can have.
+        """
+        assert self.is_int == source.is_int
+        assert self.max_bins <= source.max_bins
         self.zeros, self.nans = self.zeros + source.zeros, self.nans + source.nans
         self.plus_infinities += source.plus_infinities
         self.minus_infinities += source.minus_infinities
@@ -258,6 +273,46 @@ class NumberSketch:
         if self.dropped_bits is not None:
             self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
         self._merge_bins(source.keys, source.counts)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the state as arrays by name, for a file. `from_arrays` reads them."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "counters": np.array([getattr(self, name) for name in _COUNTERS], np.int64),
+            "sums": _ints_to_array(self.total, self.squares),
+            "keys": self.keys,
+            "counts": self.counts,
+        }
+        if self.minimum is not None and self.maximum is not None:
+            arrays["range"] = (
+                _ints_to_array(int(self.minimum), int(self.maximum))
+                if self.is_int
+                else np.array([self.minimum, self.maximum], np.float64)
+            )
+        if self.dropped_bits is not None:
+            arrays["dropped_bits"] = self.dropped_bits
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, is_int: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> NumberSketch:
+        """Creates a sketch from the arrays of `to_arrays`."""
+        sketch = cls(is_int)
+        for name, value in zip(_COUNTERS, arrays["counters"].tolist(), strict=True):
+            setattr(sketch, name, value)
+        sketch.total, sketch.squares = _array_to_ints(arrays["sums"])
+        sketch.keys, sketch.counts = arrays["keys"], arrays["counts"]
+        if (ends := arrays.get("range")) is not None:
+            sketch.minimum, sketch.maximum = _array_to_ints(ends) if is_int else ends.tolist()
+        sketch.dropped_bits = arrays.get("dropped_bits")
+        return sketch
+
+    def add_repeated(self, number: int, count: int) -> None:
+        """Counts an integer `count` times."""
+        if count:
+            single = NumberSketch(True, self.max_bins)
+            single.add(np.array([number]))
+            single.zeros, single.counts = single.zeros * count, single.counts * count
+            single.total, single.squares = single.total * count, single.squares * count
+            self.merge(single)
 
     @property
     def exact_sum(self) -> Fraction:
@@ -399,3 +454,16 @@ def _to_float(value: Fraction) -> float:
         return float(value)  # Python rounds a quotient of integers correctly
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def _ints_to_array(*numbers: int) -> npt.NDArray[np.uint8]:
+    data = b"".join(number.to_bytes(_INT_BYTES, "little", signed=True) for number in numbers)
+    return np.frombuffer(data, np.uint8)
+
+
+def _array_to_ints(array: npt.NDArray[np.uint8]) -> list[int]:
+    data = array.tobytes()
+    return [
+        int.from_bytes(data[begin : begin + _INT_BYTES], "little", signed=True)
+        for begin in range(0, len(data), _INT_BYTES)
+    ]

@@ -11,10 +11,13 @@ the sum of two sketches is the sketch of all their images. All sums are exact in
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
@@ -206,11 +209,12 @@ class PixelSketch:
                     return
 
     def merge(self, source: PixelSketch) -> None:
-        """Adds the counts and images of another sketch with the same limits.
+        """Adds the counts and images of another sketch, which may have larger limits.
 
         The caller must not use `source` after this call, because both sketches share its images.
         """
-        assert (self.min_images, self.max_images) == (source.min_images, source.max_images)
+        assert self.min_images <= source.min_images
+        assert self.max_images <= source.max_images
         self._decoded_totals = [
             own_total + source_total
             for own_total, source_total in zip(
@@ -228,6 +232,34 @@ class PixelSketch:
             else:
                 self._put(hash_, image)
         self._decode(self.max_pending_bytes)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the state as arrays by name, for a file. `from_arrays` reads them.
+
+        Waiting images are decoded now.
+        """
+        self._decode(0)
+        images = sorted(self._images.items())
+        return {
+            "limits": np.array(
+                [self.min_images, self.max_images, self.max_pending_bytes], np.int64
+            ),
+            # The sums of many images may exceed 64 bits.
+            "decoded_totals": np.frombuffer(json.dumps(self._decoded_totals).encode(), np.uint8),
+            "hashes": np.array([hash_ for hash_, _ in images], np.uint64),
+            "counts": np.array([image.count for _, image in images], np.int64),
+            "sums": np.array([image.sums for _, image in images], np.int64).reshape(-1),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> PixelSketch:
+        """Creates a sketch from the arrays of `to_arrays`."""
+        sums = arrays["sums"].reshape(-1, NUM_PIXEL_SUMS)
+        images = zip(arrays["hashes"].tolist(), arrays["counts"].tolist(), sums, strict=True)
+        sketch = cls(*arrays["limits"].tolist())
+        sketch._decoded_totals = json.loads(arrays["decoded_totals"].tobytes())
+        sketch._images = {hash_: _SampledImage(count, row) for hash_, count, row in images}
+        return sketch
 
     def __getstate__(self) -> dict[str, Any]:
         self._decode(0)

@@ -12,7 +12,7 @@ sqrt(max_values).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -161,8 +161,8 @@ class ValueSketch:
         return len(hashes) if self.is_complete else ((self.max_values - 1) << 64) // int(hashes[-1])
 
     def merge(self, source: ValueSketch) -> None:
-        """Adds the counts of another sketch with the same `max_values`."""
-        assert self.max_values == source.max_values
+        """Adds the counts of another sketch, which may keep more values than this one."""
+        assert self.max_values <= source.max_values
         (own_hashes, own_counts), (source_hashes, source_counts) = (
             self.smallest(),
             source.smallest(),
@@ -210,6 +210,23 @@ class ValueSketch:
         sketch = cls(max_values)
         sketch.set_smallest(hashes, counts, is_complete)
         return sketch
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the state as arrays by name, for a file. `from_arrays` reads them."""
+        hashes, counts = self.smallest()
+        return {
+            "limits": np.array([self.max_values, self.is_complete], np.int64),
+            "hashes": hashes,
+            "counts": counts,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> ValueSketch:
+        """Creates a sketch from the arrays of `to_arrays`."""
+        max_values, is_complete = arrays["limits"].tolist()
+        return cls.from_smallest(
+            max_values, arrays["hashes"], arrays["counts"], is_complete=bool(is_complete)
+        )
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
         """Yields (hash, count) of the kept values, the most frequent first.
