@@ -148,5 +148,5 @@ def test_numbers_of_a_fixed_length_merge_into_lists() -> None:
 def test_damaged_sketch_file_is_an_error_that_names_it() -> None:
     data = sketch_of(random_records(5), 0, SCHEMA, SPLITS).to_bytes()
     for damaged in (b"", data[: len(data) // 2], data.replace(b"numbers/keys", b"numbers/k_ys")):
-        with pytest.raises(DataError, match="out/sketch.arrow"):
+        with pytest.raises(DataError, match=r"out/sketch\.arrow"):
             DatasetSketch.from_bytes(damaged, "out/sketch.arrow")

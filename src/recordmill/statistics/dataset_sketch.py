@@ -555,9 +555,9 @@ class DatasetSketch:
             "records": dict(zip(self.splits, self.records, strict=True)),
         }
         schema = _FILE_SCHEMA.with_metadata({_HEADER_KEY: json.dumps(header)})
-        columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
         arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
+            pa.array([row[column] for row in rows], field.type)
+            for column, field in enumerate(schema)
         ]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
