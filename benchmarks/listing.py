@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
 from recordmill.storage.file_table import FileTable

@@ -48,7 +48,7 @@ recordmill COMMAND --help-all    # all options
 * **Options marked with ◆** determine the bytes of the output. Equal inputs and equal values of these options give equal
   files.
 
-`docs/make_reference.py` writes this page from `src/recordmill/options/`.
+`docs/make_reference.py` writes this page from the declarations of the options.
 """
 
 

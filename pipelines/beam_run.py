@@ -133,20 +133,6 @@ def _make_job_name(kind: str, folder: str) -> str:
     return "-".join(part for part in ("recordmill", kind, out, run) if part)
 
 
-def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Returns the flags as a tuple.
-
-    >>> as_flags(["--parallelism=2"])
-    ('--parallelism=2',)
-
-    Raises:
-        UsageError: `arguments` is a string, which would be split into characters.
-    """
-    if isinstance(arguments, str):
-        raise UsageError(f"beam_args must be a list, not a text: beam_args={arguments.split()}")
-    return tuple(arguments)
-
-
 def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     """Raises UsageError if neither Beam nor a job server knows a flag.
 

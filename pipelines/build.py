@@ -31,6 +31,7 @@ from recordmill.building.record_keys import KeyAssigner, convert_split_boundarie
 from recordmill.building.sorted_run import KeyBuckets
 from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.checks.constraints import read_expectations
+from recordmill.options.build import BuildShards
 from recordmill.options.calls import is_local, with_keywords
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
@@ -254,13 +255,13 @@ def submit(
     """
     out = parse_output_path(out)
     settings = make_options(out, **options)
-    if is_local(settings.runner):
+    if is_local(settings.run.runner):
         raise UsageError(
             "{detach} needs an engine: give {runner}",
             detach=option("detach", True),
             runner=option("runner"),
         )
-    if settings.if_changed:
+    if settings.records.if_changed:
         raise UsageError(
             "{detach} and {if_changed} exclude each other",
             detach=option("detach", True),
@@ -296,19 +297,21 @@ def _plan_and_run(
         (manifest, plan, unchanged), or None if the job was submitted. `unchanged` means that the
         data set was up to date, so nothing was built.
     """
-    limit_requests(settings.storage_requests)
-    check_runner(settings.runner, settings.beam_args)
+    limit_requests(settings.run.storage_requests)
+    check_runner(settings.run.runner, settings.run.beam_args)
     # The commit succeeds only if this is still the newest generation then.
-    base_generation = check_output_folder(out, settings.overwrite or settings.if_changed)
+    base_generation = check_output_folder(
+        out, settings.records.overwrite or settings.records.if_changed
+    )
     # the folder on this machine in which the run works
     path = local_work_folder(out) if is_remote(out) else Path(out)
-    with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
+    with limit_block_memory(settings.run.memory), Display(progress, quiet):
         # The workers of an engine can outlive this process and its lock, so they need a lease.
         uses_parser = settings.parser is not None
         folder = RunFolder.create(
             path,
             keep=has_parsed_files if uses_parser else None,
-            uses_engine=not is_local(settings.runner),
+            uses_engine=not is_local(settings.run.runner),
         )
         keeps_parsed_files = uses_parser
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
@@ -316,26 +319,29 @@ def _plan_and_run(
         try:
             if uses_parser:
                 take_over_parsed_files(folder)
-            if isinstance(run, StoreRun) and is_local(settings.runner):
+            if isinstance(run, StoreRun) and is_local(settings.run.runner):
                 # A store that refuses writes does so here, and not after all work is done.
                 with run:
                     pass
-            if uses_parser and settings.if_changed:
+            if uses_parser and settings.records.if_changed:
                 # The records depend on the files and the parser only, so nothing is parsed first.
                 unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
                 if unparsed is not None:
                     keeps_parsed_files = False
                     return *unparsed, True
             plan = make_plan(source, folder, out, base_generation, settings, progress)
-            if settings.if_changed and (identical := find_identical_build(plan)) is not None:
+            if (
+                settings.records.if_changed
+                and (identical := find_identical_build(plan)) is not None
+            ):
                 keeps_parsed_files = False
                 return identical, plan, True
             _run_preflight(plan, settings, progress)
             plan = count_classes(plan, progress)
             job_folder = (
                 None
-                if is_local(settings.runner)
-                else _make_job_folder(plan, settings.storage_requests)
+                if is_local(settings.run.runner)
+                else _make_job_folder(plan, settings.run.storage_requests)
             )
             # From here on, files are written to OUT. They are removed if a step fails.
             with remove_on_failure(job_folder):
@@ -452,7 +458,7 @@ def make_plan(
         UsageError: An option does not fit the inputs.
         DataError: An input is damaged.
     """
-    rules = None if settings.expect is None else read_expectations(settings.expect)
+    rules = None if settings.run.expect is None else read_expectations(settings.run.expect)
     # New data are read with the schema of the records on which the transform was fitted.
     if settings.transform_from is not None and settings.schema is None:
         saved = find_transform(settings.transform_from)
@@ -489,17 +495,17 @@ def make_plan(
         source=planned,
         key_options=settings.order,
         shard_options=options,
-        compression=settings.compression,
+        compression=settings.values[BuildShards].compression,
         threads=settings.threads,
-        memory_bytes=settings.memory_bytes,
+        memory_bytes=settings.run.memory,
         budget=settings.budget,
         name=settings.name,
         source_options=settings.source_options(),
         store_url=out if is_remote(out) else "",
-        has_statistics=settings.statistics,
+        has_statistics=settings.run.stats,
         rules=rules,
         description=settings.description,
-        keep_generations=settings.keep_generations,
+        keep_generations=settings.records.keep_generations,
     )
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
@@ -559,11 +565,11 @@ def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
 
     Does nothing without an engine, or if the user has turned the check off.
     """
-    if settings.runner is None or is_local(settings.runner) or not settings.preflight:
+    if settings.run.runner is None or is_local(settings.run.runner) or not settings.run.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
     probe = ProbeResult(_make_job_folder(plan).run_path(), sample_files(files))
-    preflight(settings.runner, settings.beam_args, probe, progress)
+    preflight(settings.run.runner, settings.run.beam_args, probe, progress)
 
 
 def run_build(
@@ -587,7 +593,7 @@ def run_build(
     if job_folder is not None:
         shared = begin_build(plan, job_folder)
     else:
-        plan_handle = make_plan_handle(plan, settings.beam_args)
+        plan_handle = make_plan_handle(plan, settings.run.beam_args)
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse, Map
@@ -608,7 +614,9 @@ def run_build(
             )
 
     folder = plan.folder if job_folder is None else job_folder.run_path()
-    run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
+    run_pipeline(
+        construct, settings.run.runner, settings.run.beam_args, folder, progress, detach=detach
+    )
 
 
 def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:

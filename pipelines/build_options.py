@@ -7,24 +7,29 @@ options that the fingerprint of a build contains.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.option_names import option
 from recordmill.building.plan import choose_dataset_name
-from recordmill.building.record_keys import DEFAULT_SPLIT, KeyOptions, parse_split_at, parse_splits
+from recordmill.building.record_keys import KeyOptions, parse_split_at, parse_splits
 from recordmill.building.shard_boundaries import ShardOptions
-from recordmill.options import build as groups
+from recordmill.options.build import (
+    BuildDescription,
+    BuildOrder,
+    BuildRecords,
+    BuildRunOptions,
+    BuildShards,
+    BuildTransform,
+)
 from recordmill.options.calls import Values
-from recordmill.pipelines.beam_run import as_flags
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.parser.function import ParserFunction
+from recordmill.sources.parser.options import ParserOptions
 from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
@@ -35,50 +40,49 @@ _THREAD_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The checked options of a build, with defaults.
-
-    Fields without a description have the name of their option. `recordmill build --help` describes
-    it.
+    """The checked options of a build, with values derived from them.
 
     Attributes:
-        kind_options: The options that apply to one kind of input only, or None.
+        values: The parsed options.
+        schema: The schema of the records, or None to infer it.
         may_lack: Features of the schema that the inputs need not have.
         order: The options for keys and splits.
         shards: The options for the number and size of shards.
+        name: The name of the data set.
         budget: The number of rejects that are allowed.
-        user_options: The options as the user has passed them, without defaults.
+        threads: The number of threads that the memory allows.
+        transform: The transform to fit: a path on this machine, a dict or a function. None fits
+            none.
+        transform_from: The data set with the transform to apply, or None.
+        description: The description of the data set.
     """
 
-    kind: str | None
-    parser: ParserFunction | None
-    kind_options: Mapping[str, Any] | None
+    values: Values
     schema: Schema | None
     may_lack: frozenset[str]
-    dtypes: Mapping[str, str]
-    label: str | None
     order: KeyOptions
     shards: ShardOptions
-    compression: str
     name: str
-    overwrite: bool
-    if_changed: bool
-    keep_generations: int | None
     budget: RejectBudget
     threads: int
-    memory_bytes: int
-    runner: str | None
-    beam_args: tuple[str, ...]
-    preflight: bool
-    follow_links: bool
     transform: Any
     transform_from: str | None
-    fit_on: str
-    keep_raw: bool
-    storage_requests: int | None
-    statistics: bool
-    expect: Any
     description: Description
-    user_options: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def records(self) -> BuildRecords:
+        """The options of the records."""
+        return self.values[BuildRecords]
+
+    @property
+    def run(self) -> BuildRunOptions:
+        """The options of the run."""
+        return self.values[BuildRunOptions]
+
+    @property
+    def parser(self) -> ParserFunction | None:
+        """The user's own parser."""
+        return self.values[ParserOptions].parser
 
     def source_options(self) -> dict[str, Any]:
         """Returns the options of the source that determine its records, as JSON values.
@@ -86,9 +90,9 @@ class BuildOptions:
         The manifest and the fingerprint of the build contain them.
         """
         return {
-            "label": self.label,
-            "dtypes": dict(sorted(self.dtypes.items())),
-            "kind_options": _to_json_value(self.kind_options),
+            "label": self.records.label,
+            "dtypes": dict(sorted((self.records.dtypes or {}).items())),
+            "kind_options": _to_json_value(self.values.kind_options or None),
             **({} if self.parser is None else {"parser": [self.parser.name, self.parser.digest]}),
         }
 
@@ -106,21 +110,12 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         TypeError: There is no such option.
     """
     values = Values("build", options)
-    records, order, shards = (
-        values[groups.BuildRecords],
-        values[groups.BuildOrder],
-        values[groups.BuildShards],
-    )
-    transform, run = values[groups.BuildTransform], values[groups.BuildRunOptions]
-    dtypes = records.dtypes or {}
+    records, order, shards = values[BuildRecords], values[BuildOrder], values[BuildShards]
+    transform, run = values[BuildTransform], values[BuildRunOptions]
     return BuildOptions(
-        kind=records.kind,
-        parser=records.parser,
-        kind_options=values.kind_options or None,
+        values=values,
         schema=load_schema(records.schema),
         may_lack=frozenset(),
-        dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
-        label=records.label,
         order=KeyOptions(
             seed=order.seed,
             split_seed=order.split_seed,
@@ -133,31 +128,16 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
             split_at=parse_split_at(order.split_at),
         ),
         shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
-        compression=shards.compression,
         name=choose_dataset_name(shards.name, out),
-        overwrite=records.overwrite,
-        if_changed=records.if_changed,
-        keep_generations=records.keep_generations,
         budget=RejectBudget.parse(records.max_rejects),
         threads=_choose_threads(run.threads, run.memory),
-        memory_bytes=run.memory,
-        runner=run.runner,
-        beam_args=as_flags(run.beam_args),
-        preflight=run.preflight,
-        follow_links=records.follow_links,
         transform=parse_local_path(transform.transform)
         if isinstance(transform.transform, str)
         else transform.transform,
         transform_from=None
         if transform.transform_from is None
         else parse_output_path(transform.transform_from),
-        fit_on=DEFAULT_SPLIT if transform.fit_on is None else transform.fit_on,
-        keep_raw=transform.keep_raw,
-        storage_requests=run.storage_requests,
-        statistics=run.stats,
-        expect=run.expect,
-        description=Description.of(vars(values[groups.BuildDescription])),
-        user_options=options,
+        description=Description.of(vars(values[BuildDescription])),
     )
 
 
@@ -190,25 +170,3 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
         memory_bytes: The memory of the build.
     """
     return min(threads or core_count(), memory_bytes // _THREAD_BYTES)
-
-
-def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
-    """Parses texts such as `FEATURE=DTYPE` into a dict.
-
-    The last `=` separates the parts, because a feature name may contain one.
-
-    >>> parse_dtypes(["x=float64", "a=b=int32"])
-    {'x': 'float64', 'a=b': 'int32'}
-
-    Raises:
-        UsageError: A text has another form.
-    """
-    result = {}
-    for item in items:
-        name, equals, dtype = item.rpartition("=")
-        if not equals or not name or not dtype:
-            raise UsageError(
-                "{dtypes}: give FEATURE=DTYPE, as in price=float64", dtypes=option("dtypes", item)
-            )
-        result[name] = dtype
-    return result

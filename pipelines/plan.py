@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.messages import Message, join_messages
-from recordmill.base.option_names import did_you_mean, option
+from recordmill.base.messages import Message
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import parsed_cache_bytes
+from recordmill.options.build import BuildInputs, BuildOrder
 from recordmill.options.calls import (
     MEMORY_INPUTS,
     applicable_kinds,
@@ -75,37 +76,37 @@ def plan_source(
     """
     common = PlanOptions(
         settings.schema,
-        settings.dtypes,
-        settings.label,
+        settings.records.dtypes or {},
+        settings.records.label,
         settings.threads,
-        settings.memory_bytes,
+        settings.run.memory,
         settings.may_lack,
-        collects_statistics=settings.statistics,
+        collects_statistics=settings.run.stats,
     )
     # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the
     # build, which can use it only in this process.
-    if is_local(settings.runner):
-        parsed = parsed_cache_bytes(settings.memory_bytes)
+    if is_local(settings.run.runner):
+        parsed = parsed_cache_bytes(settings.run.memory)
         common = replace(
             common, parsed_cache_bytes=parsed, parsed_cache_folder=os.fspath(folder.spool)
         )
     inputs = _to_paths(source)
     if inputs is None:
-        check_applicable("build", settings.user_options, inputs=MEMORY_INPUTS)
+        check_applicable("build", settings.values.given, inputs=MEMORY_INPUTS)
     if inputs is None and (records := _find_raw_record_files(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         schema = settings.schema or source.full_schema
-        return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=schema))
+        return _plan(find_kind("tfrecord"), listing, settings, replace(common, schema=schema))
     if inputs is None:
         from recordmill.sources.arrow.memory import plan_memory
 
         return plan_memory(source, folder.spool, common)
     listing = list_inputs(
-        inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
+        inputs, follow_links=settings.records.follow_links, data_extensions=DATA_EXTENSIONS
     )
     _check_out_is_outside(listing, out)
     if settings.parser is not None:
-        files, notes = _list_parser_files(listing, dict(settings.kind_options or {}))
+        files, notes = _list_parser_files(listing, settings)
         if known_schema is not None:
             return ParsedSource(known_schema, files)
         return plan_parsed(
@@ -117,18 +118,17 @@ def plan_source(
             progress,
             max_files=_PREVIEWED_FILES if is_preview else None,
         )
-    if settings.kind is not None:
-        name, reason = settings.kind, ""
-    else:
-        kinds = applicable_kinds("build", settings.kind_options or ())
+    name, reason = settings.values[BuildInputs].kind, ""
+    if name is None:
+        kinds = applicable_kinds("build", settings.values.kind_options)
         name, reason = detect_input_kind(listing, kinds)
-    planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
+    planned = _plan(find_kind(name), listing, settings, common)
     note = (Message("read as {reason}", reason=reason),) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
 
 def _list_parser_files(
-    listing: Listing, options: dict[str, Any]
+    listing: Listing, settings: BuildOptions
 ) -> tuple[FileTable, tuple[str, ...]]:
     """Returns the files for the user's parser, and notes.
 
@@ -137,14 +137,18 @@ def _list_parser_files(
     Raises:
         UsageError: One of the options is for certain kinds of input only.
     """
-    split_from = options.pop("split_from", AUTO_LAYOUT)
-    for name in options:
+    order = settings.values[BuildOrder]
+    for name in settings.values.kind_options:
+        if name in order.OPTIONS:
+            continue  # `split_from`, which applies to all files
         raise UsageError(
             "{option} is for files that recordmill parses itself, not for {parser}",
             option=option(name),
             parser=option("parser"),
         )
-    layout = read_layout(listing.files, listing.roots, split_from=split_from, class_from=NO_LAYOUT)
+    layout = read_layout(
+        listing.files, listing.roots, split_from=order.split_from, class_from=NO_LAYOUT
+    )
     notes = (*listing.notes, *layout.notes)
     return listing.files.with_splits(layout.splits), notes
 
@@ -255,33 +259,27 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(
-    kind: Kind,
-    listing: Listing,
-    options: Mapping[str, Any] | None,
-    common: PlanOptions,
-    follow_links: bool = False,
-) -> Source:
+def _plan(kind: Kind, listing: Listing, settings: BuildOptions, common: PlanOptions) -> Source:
+    options = settings.values.plugin(kind.name)
     if not kind.is_table:
-        return kind.planner(listing, _make_kind_options(kind, options), common)
-    # `split_from` is an option of the table layout, and not of the kind itself.
-    options = dict(options or {})
-    files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
-    kind_options = _make_kind_options(kind, options)
+        return kind.planner(listing, options, common)
+    files, notes = _choose_table_files(kind.name, listing, options.split_from)
 
     def plan_tables(files: FileTable, common: PlanOptions) -> Source:
-        return kind.planner(files, kind_options, common)
+        return kind.planner(files, options, common)
 
     plan: PlanFunction = plan_tables
     # Each step joins columns to the records of the steps before.
     if kind.has_partitions:
-        plan = partial(join_parsed_texts, plan, options=kind_options)
-        if kind_options.file_columns:
+        plan = partial(join_parsed_texts, plan, options=options)
+        if options.file_columns:
             # Imported here, because most builds need no module for images.
             from recordmill.sources.images.file_columns import join_named_files
 
-            plan = partial(join_named_files, plan, options=kind_options, follow_links=follow_links)
-        plan = partial(join_folder_columns, plan, options=kind_options)
+            plan = partial(
+                join_named_files, plan, options=options, follow_links=settings.records.follow_links
+            )
+        plan = partial(join_folder_columns, plan, options=options)
     planned = plan(files, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
     return replace(planned, notes=notes)  # type: ignore[type-var]
@@ -320,27 +318,3 @@ def _note_missing_shards(listing: Listing) -> list[str]:
         if not is_data_set(os.path.dirname(os.path.dirname(path)))
     ]
     return [missing_shards_note(missing)] if missing else []
-
-
-def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
-    """Returns an object of the kind's options class.
-
-    Args:
-        kind: The kind of input.
-        options: The user's options for this kind, by name. None means none.
-
-    Raises:
-        UsageError: The kind does not have one of the options.
-    """
-    option_names = {field.name for field in fields(kind.options_class)}
-    if unknown := [name for name in options or () if name not in option_names]:
-        own_options = join_messages(", ", map(option, sorted(option_names))) or "none"
-        suggestion = did_you_mean(unknown[0], option_names)
-        raise UsageError(
-            "{option} is not for {kind}, whose own options are {own_options}{suggestion}",
-            option=option(unknown[0]),
-            kind=kind.name,
-            own_options=own_options,
-            suggestion=suggestion,
-        )
-    return kind.options_class(**(options or {}))

@@ -20,8 +20,7 @@ from recordmill.exporting.infer_conversions import (
 )
 from recordmill.exporting.plan import ReadOptions, choose_threads
 from recordmill.options import read as groups
-from recordmill.options.calls import Values, check_applicable
-from recordmill.pipelines.beam_run import as_flags
+from recordmill.options.calls import Values
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
 from recordmill.records.columns.decode_images import CHANNELS
@@ -181,7 +180,7 @@ def make_settings(**options: Any) -> ReadSettings:
     )
     conversion, run = values[groups.ReadConversions], values[groups.ReadRunOptions]
     output = find_output(request.to)
-    check_applicable("read", options, output=output.name)
+    output_options = values.plugin(output.name)
     budget = RejectBudget.parse(schemas.max_rejects)
     images = parse_images(
         conversion.decode_images,
@@ -210,13 +209,7 @@ def make_settings(**options: Any) -> ReadSettings:
         where=None if selection.where is None else Predicate(selection.where),
         sample=selection.sample,
         seed=selection.seed,
-        output_options=output.parse_options(
-            {
-                option.name: getattr(request, option.name)
-                for option in request.OPTIONS.values()
-                if output.name in option.outputs
-            }
-        ),
+        output_options=output_options,
     )
     return ReadSettings(
         plan,
@@ -226,7 +219,7 @@ def make_settings(**options: Any) -> ReadSettings:
         run.memory,
         request.overwrite,
         run.runner,
-        as_flags(run.beam_args),
+        run.beam_args,
         run.preflight,
         run.storage_requests,
     )

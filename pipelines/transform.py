@@ -21,7 +21,9 @@ from recordmill.base.machine import exhausted_limit
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
+from recordmill.building.record_keys import DEFAULT_SPLIT
 from recordmill.building.workers.shared_files import JobFolder, share_plan
+from recordmill.options.build import BuildTransform
 from recordmill.options.calls import is_local
 from recordmill.pipelines.beam_run import make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
@@ -185,12 +187,13 @@ def _fit(
         MissingExtraError: tf.Transform is not installed.
     """
     assert plan.source is not None
-    raw = plan.source.schema
-    if settings.fit_on not in plan.split_names:
+    raw, request = plan.source.schema, settings.values[BuildTransform]
+    fit_on = DEFAULT_SPLIT if request.fit_on is None else request.fit_on
+    if fit_on not in plan.split_names:
         raise UsageError(
             "{fit_on}: no such split; {available_names}",
-            fit_on=option("fit_on", settings.fit_on),
-            available_names=available_names(settings.fit_on, plan.split_names),
+            fit_on=option("fit_on", fit_on),
+            available_names=available_names(fit_on, plan.split_names),
         )
     declared = settings.transform
     if isinstance(declared, str | os.PathLike) and os.fspath(declared).endswith((".yaml", ".yml")):
@@ -205,16 +208,14 @@ def _fit(
             _check_inputs(raw, declaration.inputs),
             declaration,
             _to_json_value(declared),
-            settings.fit_on,
-            settings.keep_raw,
+            fit_on,
+            request.keep_raw,
         )
         function: PreprocessingFn = DeclaredFunction(declaration)
     else:
         _check_installed()
         function, name = _load_user_function(declared)
-        fit = FitOrigin(
-            raw, _check_inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
-        )
+        fit = FitOrigin(raw, _check_inputs(raw, raw.names), None, name, fit_on, request.keep_raw)
     # With OUT in a store, the workers can't write to the folder of the transform on this machine.
     if job_folder is not None and job_folder.is_remote:
         _fit_on_workers(plan, settings, fit, function, target, progress, job_folder)
@@ -286,11 +287,11 @@ def _run_fit(
     job_folder: JobFolder | None,
 ) -> None:
     plan_handle = (
-        make_plan_handle(plan, settings.beam_args)
+        make_plan_handle(plan, settings.run.beam_args)
         if job_folder is None
         else share_plan(plan, job_folder)
     )
-    is_local_run = is_local(settings.runner)
+    is_local_run = is_local(settings.run.runner)
 
     def construct(pipeline: Any) -> None:
         import apache_beam as beam
@@ -308,7 +309,12 @@ def _run_fit(
     progress.begin("fit", None)
     with _hide_values(fit):
         run_pipeline(
-            construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit"
+            construct,
+            settings.run.runner,
+            settings.run.beam_args,
+            plan.folder,
+            progress,
+            kind="fit",
         )
 
 
@@ -353,8 +359,8 @@ def _fit_on_workers(
         shared = share_plan(plan, job_folder)
         run_pipeline(
             construct_analysis,
-            settings.runner,
-            settings.beam_args,
+            settings.run.runner,
+            settings.run.beam_args,
             job_folder.run_path(),
             progress,
             kind="fit",

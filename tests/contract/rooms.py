@@ -20,28 +20,29 @@ ROOMS: dict[
     "storage": "base storage.stores",
     "records": "",
     "records.images": "base",
+    "sources": "base records.images",
+    "options": "base schemas sources",
     "records.protobuf": "base",
     "records.tfrecord": "base storage",
     "records.example": "base records.protobuf records.tfrecord schemas",
     "records.columns": "base records.example records.images records.protobuf schemas",
     "records.inference": "base records.example records.protobuf schemas",
-    "records.writers": "base records.columns records.images schemas storage",
+    "records.writers": "base options records.columns records.images schemas storage",
     "statistics": "base records.example records.images schemas",
     "checks": "base records.images schemas statistics storage",
-    "sources": "base records.images",
-    "sources.common": "base schemas sources storage",
+    "sources.common": "base options schemas sources storage",
     "shards": "base records.tfrecord records.writers schemas sources.common storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.values": "base schemas sources.common storage",
-    "sources.text": "base schemas sources.common sources.values storage",
+    "sources.text": "base options schemas sources.common sources.values storage",
     "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
     "sources.values storage",
-    "sources.arrow": "base records.columns records.example records.protobuf schemas sources.common sources.values "
+    "sources.arrow": "base options records.columns records.example records.protobuf schemas sources.common sources.values "
     "storage",
-    "sources.parser": "base schemas sources.arrow sources.common sources.values storage",
-    "sources.csv": "base schemas sources.common sources.values storage",
-    "sources.jsonl": "base schemas sources.common sources.values storage",
-    "sources.images": "base records.images schemas sources.arrow sources.common sources.csv sources.jsonl "
+    "sources.parser": "base options schemas sources.arrow sources.common sources.values storage",
+    "sources.csv": "base options schemas sources.common sources.values storage",
+    "sources.jsonl": "base options schemas sources.common sources.values storage",
+    "sources.images": "base options records.images schemas sources.arrow sources.common sources.csv sources.jsonl "
     "sources.values storage",
     "preprocessing": "base schemas shards storage",
     "building": "base checks preprocessing records.example records.tfrecord records.writers schemas shards "
@@ -49,7 +50,6 @@ ROOMS: dict[
     "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
-    "options": "base schemas sources sources.parser",
     "reader.sampling": "base",
     "reader.options": "base options reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.sampling records.columns records.tfrecord schemas shards storage",

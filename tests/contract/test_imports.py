@@ -92,6 +92,19 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert not loaded_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
 
 
+LOAD_OPTIONS = """
+import recordmill
+from recordmill.options.calls import CALLS
+calls = [call for call in CALLS.values() if call.is_command]
+assert all(call.options for call in calls) and any(call.plugins for call in calls)
+"""
+
+
+def test_classes_of_options_load_nothing_heavy() -> None:
+    """Those of kinds and outputs included, since the help shows their options."""
+    assert not loaded_after(LOAD_OPTIONS) & set(HEAVY)
+
+
 @pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run"])
 def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     (tmp_path / "one.tfrecord").write_bytes(
@@ -129,7 +142,8 @@ def test_build_of_a_table_loads_no_module_of_images(tmp_path: Path) -> None:
         f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
     )
     assert "recordmill.sources.csv.source" in loaded
-    assert not [name for name in loaded if name.startswith("recordmill.sources.images")]
+    images = {name for name in loaded if name.startswith("recordmill.sources.images.")}
+    assert images <= {"recordmill.sources.images.options"}
 
 
 def test_modules_of_a_build_do_not_load_tensorflow() -> None:

@@ -60,13 +60,15 @@ def products() -> Iterator[tuple[str, ast.Module]]:
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of what is neither a docstring nor a help."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):  # outputs describe themselves for `read --help-all`
+    # outputs describe themselves for `read --help-all`, and options for the help of all commands
+    for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
-            and node.func.id == "Output"
+            and node.func.id in ("Output", "declare", "again")
         ):
-            docs |= {id(each) for each in node.args}
+            given = (*node.args, *(keyword.value for keyword in node.keywords))
+            docs |= {id(each) for each in given}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.lineno, node.value

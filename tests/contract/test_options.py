@@ -16,11 +16,12 @@ from rooms import ROOT, parsed
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.options.calls import CALLS, COMMANDS
+from recordmill.base.errors import UsageError
+from recordmill.options.calls import CALLS, COMMANDS, Values
 from recordmill.options.declare import Option
 from recordmill.reader import dataset
 from recordmill.records.writers.outputs import OUTPUT_NAMES
-from recordmill.sources.registry import KINDS
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
@@ -138,16 +139,25 @@ def test_open_verify_and_clean_have_the_declared_keywords() -> None:
     }  # those commands hand them to it
 
 
-def test_options_of_a_kind_are_the_fields_of_its_options_class() -> None:
-    for kind in KINDS:
-        fields = {field.name: field for field in dataclasses.fields(kind.options_class)}
-        declared = {
-            option.name: option for option in CALLS["build"].keywords if kind.name in option.kinds
-        }
-        declared.pop("split_from", None)  # of all kinds; those of tables have it from their layout
-        assert set(declared) == set(fields) - {"split_from"}, kind.name
-        for name, option in declared.items():
-            assert fields[name].default == option.default, f"{kind.name}: {name}"
+@pytest.mark.parametrize("command", ["build", "read"])
+def test_plugins_with_the_same_option_share_its_declaration(command: str) -> None:
+    call, unset = CALLS[command], {"kinds": (), "outputs": ()}
+    assert call.plugins
+    for name, group in call.plugins.items():
+        for option in group.OPTIONS.values():
+            shown = call.options[option.name]
+            assert name in (*shown.kinds, *shown.outputs)
+            assert option == dataclasses.replace(shown, **unset), f"{name}: {option.name}"
+
+
+def test_values_of_a_kind_are_parsed_and_typed() -> None:
+    values = Values("build", {"delimiter": "tab", "encoding": "UTF8", "null_tokens": "NA"})
+    options = values.plugin("csv")
+    assert isinstance(options, CsvOptions)
+    assert (options.delimiter, options.encoding, options.null_tokens) == ("\t", "utf-8", ("NA",))
+    assert values.kind_options == {"delimiter": "\t", "encoding": "UTF8", "null_tokens": "NA"}
+    with pytest.raises(UsageError, match=r"^delimiter= is not for jsonl, whose own options are"):
+        values.plugin("jsonl")
 
 
 def test_manifest_holds_the_options_that_determine_bytes(tmp_path: Path) -> None:

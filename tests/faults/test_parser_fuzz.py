@@ -32,12 +32,15 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
 from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import RejectSummary
-from recordmill.sources.arrow.numpy_files import NumpyOptions, plan_numpy
+from recordmill.sources.arrow.numpy_files import plan_numpy
+from recordmill.sources.arrow.options import NumpyOptions
 from recordmill.sources.arrow.parquet import plan_parquet
-from recordmill.sources.common.contract import PlanOptions, TableOptions
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.options import TableOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.storage.json_fields import load_json
 from recordmill.storage.listing import list_inputs
 

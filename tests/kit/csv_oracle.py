@@ -20,7 +20,7 @@ from recordmill.schemas.type_lattice import (
     SECONDS_CLASS,
     TEXT_CLASS,
 )
-from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
+from recordmill.sources.csv.options import AUTO_QUOTE, CsvOptions
 
 _LINE_ENDS = (10, 13)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -12,7 +12,8 @@ from kit.batches import table_of
 from kit.data_sets import MIXED, mixed_rows
 
 from recordmill.records.writers.arrow import ArrowWriter
-from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, to_parquet_schema
+from recordmill.records.writers.options import ParquetOptions
+from recordmill.records.writers.parquet import ParquetWriter, to_parquet_schema
 from recordmill.schemas.arrow import from_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -81,7 +82,7 @@ def test_parquet_columns_have_real_types() -> None:
 
 
 def test_parquet_row_groups_follow_group_bytes(tmp_path: Path) -> None:
-    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetWriteOptions(group_bytes=4000))
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetOptions(row_group_size=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
     for at in range(0, 100, 10):
         writer.write(batch.slice(at, 10))

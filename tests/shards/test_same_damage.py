@@ -25,7 +25,8 @@ from recordmill.shards.cutting import cut
 from recordmill.shards.pieces import calls_of
 from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
+from recordmill.sources.common.options import InputOptions
+from recordmill.sources.tfrecord.source import plan_tfrecord
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
 
@@ -74,7 +75,7 @@ def of_read(inputs: Path) -> tuple[list[int], list[Place]]:
 def of_build(case: Case) -> list[Place]:
     path = case.file
     file = InputFile(0, path.name, str(path), stat(str(path)), None)
-    source = plan_tfrecord([file], TfrecordOptions(), PlanOptions(schema=SCHEMA))
+    source = plan_tfrecord([file], InputOptions(), PlanOptions(schema=SCHEMA))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     return [(one.place, one.reason, one.message) for chunk in chunks for one in chunk.rejects]
 

@@ -22,7 +22,8 @@ from recordmill.shards.loading.infer_schema import infer_schema
 from recordmill.shards.loading.schema_hints import read_schema_file
 from recordmill.sources.arrow.single_example import example
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
+from recordmill.sources.common.options import InputOptions
+from recordmill.sources.tfrecord.source import plan_tfrecord
 from recordmill.storage.listing import list_inputs
 
 
@@ -165,7 +166,7 @@ def test_read_and_build_note_the_used_hint(
     assert result.notes == ("left out files that are not TFRecords (1): features.json", said)
     assert result.schema["n"].dtype == "int8"
     files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
-    assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == (
+    assert plan_tfrecord(files, InputOptions(), PlanOptions()).notes == (
         "schema inferred from all records",
         said,
     )

@@ -29,13 +29,16 @@ from recordmill.building.sorted_run import KeyBuckets
 from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.common.content import detect_kind
-from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source, TableOptions
+from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.common.encoding import resolve_compression
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.common.options import TableOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-from recordmill.sources.text.source import TextOptions, plan_text
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
+from recordmill.sources.text.options import TextOptions
+from recordmill.sources.text.source import plan_text
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.listing import list_inputs
 

@@ -21,7 +21,8 @@ from recordmill.base.errors import RecordmillError, Reject
 from recordmill.schemas.arrow import from_arrow_field
 from recordmill.sources.common.content import detect_kind
 from recordmill.sources.images.box_columns import read_box_columns
-from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.images.options import ImageOptions
+from recordmill.sources.images.source import ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
 
 PIXELS: list[Box] = [("dog", 10, 5, 40, 25), ("cat", 0, 0, 16, 16)]

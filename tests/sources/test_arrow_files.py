@@ -20,7 +20,8 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.schemas.feature import Feature
 from recordmill.sources.arrow.ipc_files import plan_arrow
-from recordmill.sources.common.contract import PlanOptions, TableOptions
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.options import TableOptions
 
 ROWS = 3000
 TABLE = pa.table(

@@ -17,8 +17,8 @@ from kit.source_reading import input_files
 from recordmill.base.errors import DataError
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import head as csv_head
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import CsvHead, read_head
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.sniff_header import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
 

@@ -20,7 +20,6 @@ from kit.source_reading import input_files
 import recordmill
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import (
     MAX_BAD_ROWS,
     TokenizedRows,
@@ -29,6 +28,7 @@ from recordmill.sources.csv.fields import (
     read_rows,
 )
 from recordmill.sources.csv.head import CsvHead
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.ranges import ScannedRowRange, ScanSettings, scan_files
 
 COLUMNS = 5

@@ -13,8 +13,8 @@ from kit.source_reading import input_files, read_all
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import CsvHead, read_head
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 

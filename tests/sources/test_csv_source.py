@@ -28,7 +28,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import resolve_dtype
 from recordmill.sources.common.contract import Chunk, PlanOptions
 from recordmill.sources.csv import source as csv_source
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 NULLS = ("", "NA")

@@ -29,11 +29,13 @@ from recordmill.sources.common.content import (
 )
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.sources.text.source import TextOptions, plan_text
+from recordmill.sources.text.options import TextOptions
+from recordmill.sources.text.source import plan_text
 from recordmill.storage.listing import list_inputs
 
 

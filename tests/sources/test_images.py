@@ -23,7 +23,8 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions
 from recordmill.sources.images import source as images
-from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.images.options import ImageOptions
+from recordmill.sources.images.source import ImageSource, plan_images
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.listing import list_inputs
 

@@ -26,7 +26,8 @@ from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.arrays import read_elements
 from recordmill.sources.jsonl.columns import decode_base64
-from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import JsonlSource, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
 TEXT = 'a ] "quoted" [ \\ , {\n}'

@@ -21,8 +21,9 @@ from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import tape as json_tape
+from recordmill.sources.jsonl.options import JsonlOptions
 from recordmill.sources.jsonl.records import mark_invalid_lines
-from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.sources.jsonl.source import JsonlSource, plan_jsonl
 from recordmill.sources.jsonl.tape import MEMORY_BYTES_PER_VALUE
 
 

@@ -24,13 +24,17 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.arrow.single_example import example
-from recordmill.sources.common.contract import PlanOptions, TableOptions
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.options import InputOptions, TableOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.images.source import ImageOptions, plan_images
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-from recordmill.sources.text.source import TextOptions, plan_text
-from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
+from recordmill.sources.images.options import ImageOptions
+from recordmill.sources.images.source import plan_images
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
+from recordmill.sources.text.options import TextOptions
+from recordmill.sources.text.source import plan_text
+from recordmill.sources.tfrecord.source import plan_tfrecord
 from recordmill.sources.values import labels as label_values
 from recordmill.storage.listing import list_inputs
 
@@ -419,7 +423,7 @@ def write_records(
 
 
 def plan_records(*paths: Path, **common: Any) -> Any:
-    return plan_tfrecord(input_files(*paths), TfrecordOptions(), PlanOptions(**common))
+    return plan_tfrecord(input_files(*paths), InputOptions(), PlanOptions(**common))
 
 
 def test_tfrecords_keep_their_classes_or_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from kit.runs import in_flags
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.images.options import ImageOptions
+from recordmill.sources.images.source import ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
 
 PNG = image_samples.encoded("PNG")

@@ -20,7 +20,8 @@ from kit.source_reading import features, read_all, values
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.sources.arrow import numpy_files
 from recordmill.sources.arrow.memory import plan_memory
-from recordmill.sources.arrow.numpy_files import NumpyOptions, NumpySource, plan_numpy
+from recordmill.sources.arrow.numpy_files import NumpySource, plan_numpy
+from recordmill.sources.arrow.options import NumpyOptions
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.storage.listing import list_inputs
 
@@ -237,8 +238,10 @@ def test_columns_and_splits_of_arrays_are_chosen(tmp_path: Path) -> None:
         objects=np.array([{}]),
         words=Y[:1],
     )
-    assert features(plan(path, options=NumpyOptions(("x",)))) == {"x": "float32 [2]!"}
-    source = plan(path, options=NumpyOptions(("x_train", "y_train"), "none"), label="y")
+    assert features(plan(path, options=NumpyOptions(columns=("x",)))) == {"x": "float32 [2]!"}
+    source = plan(
+        path, options=NumpyOptions(columns=("x_train", "y_train"), split_from="none"), label="y"
+    )
     assert (source.schema.label, source.schema["y"].classes) == ("y", ("a", "b", "c"))
     assert [file.split for file in source.files] == [None]
 
@@ -363,7 +366,7 @@ def test_arrays_that_do_not_fit_together_are_refused(
     for name, content in files.items():
         save(tmp_path / f"{name}.npz", **content)
     with pytest.raises(RecordmillError, match=message.replace("(", r"\(")):
-        plan(tmp_path, options=NumpyOptions(columns))
+        plan(tmp_path, options=NumpyOptions(columns=columns))
 
 
 def test_array_files_of_one_form_are_refused_as_ambiguous(tmp_path: Path) -> None:

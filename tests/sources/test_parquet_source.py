@@ -28,7 +28,8 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow import row_groups
 from recordmill.sources.arrow.parquet import ParquetSource, plan_parquet, read_null_counts
-from recordmill.sources.common.contract import PlanOptions, TableOptions
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.options import TableOptions
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:

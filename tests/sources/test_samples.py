@@ -21,7 +21,8 @@ import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.pipelines.plan import detect_input_kind
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.images.samples import SampleOptions, plan_samples
+from recordmill.sources.images.options import SampleOptions
+from recordmill.sources.images.samples import plan_samples
 from recordmill.storage import archives
 from recordmill.storage.listing import list_inputs
 

@@ -29,9 +29,10 @@ from recordmill.sources.common.scan_cache import (
 )
 from recordmill.sources.csv import ranges
 from recordmill.sources.csv import source as csv_source
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.jsonl import tape as json_tape
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.sources.values import labels
 from recordmill.storage.arrow_files import BatchWriter
 

@@ -21,8 +21,8 @@ import recordmill
 from recordmill.base import native
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.type_lattice import AWARE_CLASS, FLOAT32_CLASS, NANOS_CLASS, TEXT_CLASS
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.parse import ColumnProfiler, ParsedColumn
 from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.text_columns import (

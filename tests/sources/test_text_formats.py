@@ -21,7 +21,7 @@ from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.text_formats import TextFormat, join_parsed_texts

@@ -20,7 +20,8 @@ from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.lines import align_to_lines, plan_line_ranges
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.sources.text.source import TextOptions, TextSource, plan_text
+from recordmill.sources.text.options import TextOptions
+from recordmill.sources.text.source import TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listing import list_inputs
 

@@ -18,8 +18,9 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import single_example
 from recordmill.sources.common.contract import Payloads, PlanOptions, Source
+from recordmill.sources.common.options import InputOptions
 from recordmill.sources.tfrecord import source as tfrecord_source
-from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
+from recordmill.sources.tfrecord.source import TfrecordSource, plan_tfrecord
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
 
@@ -42,7 +43,7 @@ def plan(*paths: Path, splits: tuple[str | None, ...] = (), **common: Any) -> Tf
         InputFile(0, path.name, str(path), stat(str(path)), split)
         for path, split in zip(paths, splits or (None,) * len(paths), strict=True)
     ]
-    return plan_tfrecord(files, TfrecordOptions(), PlanOptions(**common))
+    return plan_tfrecord(files, InputOptions(), PlanOptions(**common))
 
 
 def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:

@@ -10,7 +10,8 @@ from recordmill.exporting.infer_conversions import (
     RecordBatches,
     find_image_features,
 )
-from recordmill.records.writers.files import FileLayout, FileOptions, has_split_folder
+from recordmill.records.writers.files import FileLayout, has_split_folder
+from recordmill.records.writers.options import FileOptions
 from recordmill.schemas.feature import Feature, Schema
 
 # Feature in which `build` stores the path of the file that was the source of a record.

@@ -26,7 +26,8 @@ from recordmill.records.columns.convert import ConversionStep, make_class_name_s
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
-from recordmill.records.writers.files import FileLayout, FileOptions
+from recordmill.records.writers.files import FileLayout
+from recordmill.records.writers.options import FileOptions
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, catalog_inputs

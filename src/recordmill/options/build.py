@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import (
     DEFAULT_SHARD_BYTES,
-    MAX_LINE_BYTES,
     format_size_option,
     parse_size,
 )
 from recordmill.options.declare import RUN_HEADING, Options, again, declare
-from recordmill.options.parsers import parse_character, parse_names, parse_whole
+from recordmill.options.parsers import parse_dtypes, parse_whole
 from recordmill.options.shared import Shared
-from recordmill.sources.parser.function import ParserFunction, parse_parser
 from recordmill.sources.registry import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -46,8 +44,8 @@ def parse_build_memory(value: str | int, name: str) -> int:
     return memory_bytes
 
 
-class BuildRecords(Options, heading="records"):
-    """Options of the inputs and the records."""
+class BuildInputs(Options, heading="records"):
+    """The folder of the data set, and the kind of the inputs."""
 
     out: str | None = declare(
         "folder of the data set",
@@ -66,16 +64,11 @@ class BuildRecords(Options, heading="records"):
         decides=True,
         keyword_only=True,
     )
-    parser: ParserFunction | None = declare(
-        "your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches",
-        default=None,
-        parse=parse_parser,
-        files_only=True,
-        decides=True,
-        common=True,
-        metavar="FILE.py:FUNCTION",
-        excludes=(("kind", None),),
-    )
+
+
+class BuildRecords(Options, heading="records"):
+    """Options of the records."""
+
     overwrite: bool = again(
         Shared,
         heading="records",
@@ -96,6 +89,8 @@ class BuildRecords(Options, heading="records"):
     dtypes: Mapping[str, str] | None = declare(
         "type of a feature, instead of the inferred one: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
         default=None,
+        parse=parse_dtypes,
+        accepts="Mapping[str, str] | None",
         decides=True,
         repeated=True,
         metavar="FEATURE=DTYPE",
@@ -140,7 +135,7 @@ class BuildOrder(Options, heading="order and splits", decides=True):
         common=True,
     )
     split_from: Literal["auto", "folders", "names", "none"] = declare(
-        "what determines the split if --splits is not given", default="auto", kinds=KIND_NAMES
+        "what determines the split if --splits is not given", default="auto"
     )
     split_column: str | None = declare(
         "column that holds the split of each record (train, val, dev, test, ...); it is not stored as a feature",
@@ -259,247 +254,6 @@ class BuildTransform(Options, heading="transform", decides=True):
     )
 
 
-class BuildImages(Options, heading="images", decides=True):
-    """Options of images."""
-
-    labels: str | os.PathLike[str] | None = declare(
-        "CSV or JSONL file with a row per image: its path, and columns that become features; or a folder of such "
-        "files, such as one per split",
-        default=None,
-        kinds=("images",),
-        metavar="PATH",
-        common=True,
-    )
-    labels_path_column: str | None = declare(
-        "column with the paths of the images",
-        default=None,
-        default_text="file_name, filename, path, image, ...",
-        kinds=("images",),
-        metavar="COLUMN",
-        needs=(("labels", None),),
-    )
-    pair: str | None = declare(
-        "two folders, as in images,masks; files with the same name become one record, and the second feature has the name of its folder. images,masks/*_mask pairs a.jpg with a_mask.png",
-        default=None,
-        kinds=("images",),
-        metavar="A,B",
-    )
-    boxes: str | os.PathLike[str] | None = declare(
-        "bounding boxes: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder of such files or of .xml (Pascal VOC, CVAT), .json (LabelMe) or .txt (YOLO); features are named as in the Object Detection API",
-        default=None,
-        kinds=("images",),
-        metavar="PATH",
-        common=True,
-        excludes=(("labels", None),),
-    )
-    box_unit: Literal["auto", "pixels", "shares"] = declare(
-        "unit of boxes: pixels, or shares of the width and height; auto is the unit of the format, and is detected for tables",
-        default="auto",
-        kinds=("images",),
-        needs=(("boxes", None),),
-    )
-    label_offset: int = declare(
-        "number of the first class of objects; with 1, the number 0 is the background",
-        default=0,
-        kinds=("images",),
-        needs=(("boxes", None),),
-    )
-    missing: Literal["reject", "ignore"] = declare(
-        "what to do with rows without a file and files without a row",
-        default="reject",
-        kinds=("images",),
-        needs=(("labels", None),),
-    )
-    check: Literal["structure", "decode"] = declare(
-        "check of images: structure checks that a file is complete, decode also decodes every pixel",
-        default="structure",
-        kinds=("images",),
-    )
-    max_pixels: int = declare(
-        "reject images with more pixels, before decoding them", default=178956970, kinds=("images",)
-    )
-    resize: str | tuple[int, int] | None = declare(
-        "resize images, their masks and boxes to this size, and turn images upright",
-        default=None,
-        kinds=("images", "webdataset"),
-        metavar="HxW",
-    )
-    resize_mode: Literal["stretch", "crop", "pad"] = declare(
-        "how to resize: stretch, crop to the middle, or pad with black",
-        default="stretch",
-        kinds=("images", "webdataset"),
-        needs=(("resize", None),),
-    )
-    reencode: str | None = declare(
-        "encode images again as jpeg:QUALITY, webp:QUALITY or png, upright and without metadata",
-        default=None,
-        default_text="only resized images, in their own format",
-        kinds=("images", "webdataset"),
-        metavar="FORMAT",
-    )
-
-
-class BuildClasses(
-    Options, heading="classes of images and text", decides=True, kinds=("images", "text")
-):
-    """Options of classes."""
-
-    class_from: Literal["auto", "folders", "none"] = declare(
-        "what determines the class", default="auto"
-    )
-    label_regex: str | None = declare(
-        "regular expression for the path of a file; its first group, or the group named label, is the class: 'class_(\\d+)_'",
-        default=None,
-        metavar="REGEX",
-        excludes=tuple((name, None) for name in ("class_from", "labels", "boxes")),
-    )
-    unlabelled: Literal["leave", "keep"] = declare(
-        "files outside class folders: leave them out, or keep them without a label",
-        default="leave",
-        excludes=(("labels", None),),
-    )
-
-
-class BuildCsv(
-    Options,
-    heading="CSV, and tables of labels and boxes of images",
-    decides=True,
-    kinds=("csv", "images"),
-):
-    """Options of CSV."""
-
-    delimiter: str | None = declare(
-        "character between fields, or 'tab'",
-        default=None,
-        default_text="detected",
-        parse=parse_character,
-        metavar="C",
-        common=True,
-    )
-    quote: str | None = declare(
-        "character around quoted fields, or 'none'",
-        default="told",
-        default_text="detected",
-        parse=parse_character,
-        metavar="C",
-    )
-    doubled_quote: bool = declare(
-        "two quotes in a quoted field end it; by default they mean one quote", default=True
-    )
-    lenient_quotes: bool = declare(
-        'read a field that continues after its closing quote ("Foo" bar) without its quotes, instead of rejecting it',
-        default=False,
-    )
-    escape: str | None = declare(
-        "character that makes the next one literal",
-        default=None,
-        parse=parse_character,
-        metavar="C",
-    )
-    null_tokens: str | Sequence[str] = declare(
-        "text that means a missing value; repeatable",
-        default=("", "NA"),
-        default_text="empty and NA",
-        repeated=True,
-        metavar="TOKEN",
-        flag="--null",
-    )
-    header: bool | None = declare(
-        "the first row names the columns, or is data; without a header, columns are named column_1, ... or by --names",
-        default=None,
-        default_text="detected; if it is unclear, the build stops",
-        common=True,
-    )
-    names: tuple[str, ...] | None = declare(
-        "names of the columns, instead of those in the header",
-        default=None,
-        parse=parse_names,
-        metavar="A,B,...",
-        common=True,
-    )
-    comment: str | None = declare(
-        "skip lines that start with this character",
-        default=None,
-        parse=parse_character,
-        metavar="C",
-    )
-    skip_lines: int = declare("number of lines to skip at the start of each file", default=0)
-    trim: bool = declare(
-        "drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter",
-        default=False,
-        kinds=("csv",),
-    )
-
-
-class BuildTables(Options, heading="CSV, JSONL, Parquet and Arrow", decides=True):
-    """Options of tables."""
-
-    columns: tuple[str, ...] | None = again(
-        Shared,
-        parse=parse_names,
-        heading="CSV, JSONL, Parquet, Arrow and NumPy",
-        kinds=("csv", "jsonl", "parquet", "arrow", "numpy"),
-        common=False,
-        help="read only these columns, members of JSON objects, or arrays",
-    )
-    parse: str | Sequence[str] = declare(
-        'how the values of a column are written: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
-        default=(),
-        default_text="none",
-        kinds=("csv", "jsonl", "parquet", "arrow"),
-        repeated=True,
-        metavar="COLUMN=SPELLING",
-    )
-    file_columns: str | Sequence[str] = declare(
-        "column with the paths of files next to the table; their contents become features, as image, mask, npy, bytes or text; repeatable",
-        default=(),
-        default_text="image",
-        kinds=("csv", "jsonl", "parquet", "arrow"),
-        repeated=True,
-        metavar="COLUMN[=FORM]",
-        flag="--file-column",
-    )
-
-
-class BuildText(Options, heading="text, JSONL, CSV and tables of images", decides=True):
-    """Options of text."""
-
-    encoding: str = declare(
-        "encoding of the text; any that Python knows",
-        default="utf-8",
-        kinds=("text", "jsonl", "csv", "images"),
-        metavar="NAME",
-    )
-    mode: Literal["auto", "lines", "documents"] = declare(
-        "whether a record is a line or a file",
-        default="auto",
-        default_text="detected",
-        kinds=("text",),
-        flag="--text-mode",
-        common=True,
-    )
-    blank_lines: bool = declare(
-        "do not make records of lines that have only white space",
-        default=True,
-        kinds=("text",),
-        excludes=(("mode", "documents"),),
-    )
-    max_line_bytes: int = declare(
-        "reject longer lines, rows and text documents; this limits the damage of an unclosed quote",
-        default=MAX_LINE_BYTES,
-        parse=parse_size,
-        default_text=format_size_option(MAX_LINE_BYTES),
-        kinds=("text", "jsonl", "csv"),
-        metavar="SIZE",
-    )
-    record_path: str | None = declare(
-        "member of a JSON document that contains the array of records, such as `data` or `result.records`",
-        default=None,
-        kinds=("jsonl",),
-        metavar="KEY",
-    )
-
-
 class BuildRunOptions(Options, heading=RUN_HEADING):
     """Options of the run."""
 
@@ -514,7 +268,7 @@ class BuildRunOptions(Options, heading=RUN_HEADING):
     threads: int | None = again(Shared)
     storage_requests: int | None = again(Shared)
     runner: str | None = again(Shared, default_text="FnApiRunner, in this process")
-    beam_args: Sequence[str] = again(Shared)
+    beam_args: tuple[str, ...] = again(Shared)
     preflight: bool = again(Shared)
     dry_run: bool = declare(
         "show what would be built, with the first records, and write nothing",

@@ -7,8 +7,9 @@ command imports no options but its own.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar, cast
@@ -24,6 +25,8 @@ from recordmill.sources.registry import KIND_NAMES
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: files, or data of this process, such as rows or an object that reads.
 FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
+# Tables of plug-ins, and the attribute of `Option` with the names of those that have the option.
+_PLUGIN_TABLES = {"sources.registry:KINDS": "kinds", "records.writers.outputs:OUTPUTS": "outputs"}
 _Group = TypeVar("_Group", bound=Options)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -35,7 +38,8 @@ class Call:
     Attributes:
         name: Its name.
         groups: Import paths of its classes of options, `module:name` below `recordmill`. They are
-            in the order of the help.
+            in the order of the help. The path of a table of plug-ins, such as KINDS, adds the
+            classes of all its entries.
         left_out: Options of these classes that it lacks.
         is_command: Whether it is a command.
         is_function: Whether it is a function, whose keywords are these options.
@@ -49,18 +53,31 @@ class Call:
 
     @cached_property
     def classes(self) -> tuple[type[Options], ...]:
-        """The classes of options."""
-        return tuple(map(_load, self.groups))
+        """The classes of options that belong to no plug-in."""
+        return tuple(_load(path) for path in self.groups if path not in _PLUGIN_TABLES)
+
+    @cached_property
+    def plugins(self) -> Mapping[str, type[Options]]:
+        """The classes of options of kinds of input or of outputs, by their names."""
+        return {
+            plugin.name: plugin.options_class
+            for path in self.groups
+            if path in _PLUGIN_TABLES
+            for plugin in _load(path)
+            if plugin.options_class is not None
+        }
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
         """The options by name."""
-        found = dict[str, Option]()
-        for group in self.classes:
-            for name, option in group.OPTIONS.items():
-                if name not in self.left_out:
-                    found.setdefault(name, option)
-        return found
+        options = dict[str, Option]()
+        for path in self.groups:
+            if path in _PLUGIN_TABLES:
+                options |= _plugin_options(self.plugins, _PLUGIN_TABLES[path], options)
+            else:
+                group = _load(path).OPTIONS
+                options |= {name: group[name] for name in group if name not in options}
+        return {name: option for name, option in options.items() if name not in self.left_out}
 
     @property
     def keywords(self) -> tuple[Option, ...]:
@@ -73,26 +90,48 @@ class Call:
         return tuple(option for option in self.options.values() if not option.keyword_only)
 
 
+def _plugin_options(
+    plugins: Mapping[str, type[Options]], attribute: str, earlier: Mapping[str, Option]
+) -> dict[str, Option]:
+    """Returns the options of plug-ins, by name and grouped by heading.
+
+    Args:
+        plugins: The classes of options, by name of the plug-in.
+        attribute: The attribute of `Option` that gets the names of the plug-ins with the option.
+        earlier: Options of the call that come before. Their declaration and place count.
+    """
+    options, names = dict[str, Option](), defaultdict[str, list[str]](list)
+    for plugin, group in plugins.items():
+        for name, option in group.OPTIONS.items():
+            options.setdefault(name, earlier.get(name, option))
+            names[name].append(plugin)
+    served: dict[str, Any] = {name: {attribute: tuple(names[name])} for name in names}
+    headings = [*dict.fromkeys(option.heading for option in options.values())]
+    return {
+        name: replace(options[name], **served[name])
+        for name in sorted(options, key=lambda name: headings.index(options[name].heading))
+    }
+
+
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(f"recordmill.{module}"), name)
 
 
 _BUILD_GROUPS = (
+    "options.build:BuildInputs",
+    "sources.parser.options:ParserOptions",
     "options.build:BuildRecords",
     "options.build:BuildOrder",
     "options.build:BuildShards",
     "options.build:BuildDescription",
     "options.build:BuildTransform",
-    "options.build:BuildImages",
-    "options.build:BuildClasses",
-    "options.build:BuildCsv",
-    "options.build:BuildTables",
-    "options.build:BuildText",
+    "sources.registry:KINDS",
     "options.build:BuildRunOptions",
 )
 _READ_GROUPS = (
     "options.read:ReadOutput",
+    "records.writers.outputs:OUTPUTS",
     "options.read:ReadSelection",
     "options.read:ReadConversions",
     "options.read:ReadSchemas",
@@ -168,6 +207,18 @@ class Values:
         """Returns the values of a class of options of the call."""
         return cast(_Group, self._groups[group])
 
+    def plugin(self, name: str) -> Any:
+        """Returns the options of a kind of input or of an output. None if it has none.
+
+        Raises:
+            UsageError: The kind or output lacks an option that the caller has set, or the values
+                do not fit together.
+        """
+        self._check_kind(name)
+        self._check_output(name)
+        group = self.call.plugins.get(name)
+        return None if group is None else self._create(group)
+
     @property
     def kind_options(self) -> dict[str, Any]:
         """The values that were set for certain kinds of input, by name.
@@ -180,6 +231,30 @@ class Values:
             for name, value in self._parsed.items()
             if options[name].kinds and (value is not None or options[name].default is not None)
         }
+
+    def _check_kind(self, kind: str) -> None:
+        for name in self.kind_options:
+            if kind not in self._options[name].kinds:
+                own_options = sorted(self.call.plugins[kind].OPTIONS)
+                raise UsageError(
+                    "{option} is not for {kind}, whose own options are {own_options}{suggestion}",
+                    option=option_text(name),
+                    kind=kind,
+                    own_options=join_messages(", ", map(option_text, own_options)),
+                    suggestion=did_you_mean(name, own_options),
+                )
+
+    def _check_output(self, output: str) -> None:
+        for name, value in self.given.items():
+            option = self._options[name]
+            if option.outputs and output not in option.outputs and option.is_given(value):
+                outputs = [option_text("to", served_output) for served_output in option.outputs]
+                raise UsageError(
+                    "{option}: works only with {outputs}, not with {output}",
+                    option=option_text(name, value),
+                    outputs=join_messages(" and ", outputs),
+                    output=option_text("to", output),
+                )
 
     def _create(self, group: type[Options]) -> Options:
         return group(**{name: self._parsed[name] for name in group.OPTIONS if name in self._parsed})
@@ -195,9 +270,7 @@ def applicable_kinds(call: str, names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def check_applicable(
-    call: str, given_options: Mapping[str, Any], *, inputs: str = "", output: str = ""
-) -> None:
+def check_applicable(call: str, given_options: Mapping[str, Any], *, inputs: str = "") -> None:
     """Raises UsageError for the first option that would have no effect.
 
     The declaration of an option determines this. An option with its default value is never refused.
@@ -206,7 +279,6 @@ def check_applicable(
         call: The name of the call.
         given_options: The options that the caller has set.
         inputs: The inputs of a build, FILE_INPUTS or MEMORY_INPUTS; "" skips this check.
-        output: The output format of a read; "" skips this check.
     """
     options = {option.name: option for option in CALLS[call].keywords}
     # An option with its default value has the same effect as one that is not set.
@@ -224,15 +296,6 @@ def check_applicable(
         option_shown = option_text(name, value if isinstance(value, bool) else None)
         if inputs == MEMORY_INPUTS and (option.files_only or option.kinds):
             raise UsageError("{option} is not for {inputs}", option=option_shown, inputs=inputs)
-        if output and option.outputs and output not in option.outputs:
-            raise UsageError(
-                "{option}: works only with {outputs}, not with {output}",
-                option=option_text(name, value),
-                outputs=join_messages(
-                    " and ", [option_text("to", served_output) for served_output in option.outputs]
-                ),
-                output=option_text("to", output),
-            )
         if option.engine_only and is_local(effective.get("runner")):
             raise UsageError(
                 "{option} needs an engine: give {runner}",

@@ -56,8 +56,9 @@ class Option:
         decides: The option changes the bytes of the output. The manifest of a build contains these
             options.
         repeated: The flag may be given several times, and the value is a list.
-        kinds: The kinds of input that the option applies to; empty means all.
-        outputs: The outputs of a read that the option applies to; empty means all.
+        kinds: The kinds of input whose classes have the option; empty means all. `Call` finds them.
+        outputs: The outputs of a read whose classes have the option; empty means all. `Call` finds
+            them.
         files_only: The option of a build does not apply to data of this process. The same is true
             if it has `kinds`.
         needs: The option has an effect only together with one of these.
@@ -220,7 +221,7 @@ def again(group: type[Options], **changes: Any) -> Any:
     return _Declaration(group, changes)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declare, again))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declare,))
 class Options:
     """Base of the classes of options.
 

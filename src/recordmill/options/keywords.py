@@ -136,22 +136,22 @@ class BuildKeywords(TypedDict, total=False):
     """number of lines to skip at the start of each file (default: 0)."""
     trim: bool
     """drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter."""
+    encoding: str
+    """encoding of the text; any that Python knows (default: utf-8)."""
+    max_line_bytes: str | int
+    """reject longer lines, rows and text documents; this limits the damage of an unclosed quote (default: 16MiB)."""
+    record_path: str | None
+    """member of a JSON document that contains the array of records, such as `data` or `result.records`."""
+    mode: Literal['auto', 'lines', 'documents']
+    """whether a record is a line or a file (default: detected)."""
+    blank_lines: bool
+    """False: do not make records of lines that have only white space."""
     columns: str | Sequence[str] | None
     """read only these columns, members of JSON objects, or arrays."""
     parse: str | Sequence[str]
     """how the values of a column are written: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64") (default: none)."""
     file_columns: str | Sequence[str]
     """column with the paths of files next to the table; their contents become features, as image, mask, npy, bytes or text; repeatable (default: image)."""
-    encoding: str
-    """encoding of the text; any that Python knows (default: utf-8)."""
-    mode: Literal['auto', 'lines', 'documents']
-    """whether a record is a line or a file (default: detected)."""
-    blank_lines: bool
-    """False: do not make records of lines that have only white space."""
-    max_line_bytes: str | int
-    """reject longer lines, rows and text documents; this limits the damage of an unclosed quote (default: 16MiB)."""
-    record_path: str | None
-    """member of a JSON document that contains the array of records, such as `data` or `result.records`."""
     stats: bool
     """False: do not compute statistics of the values (statistics.pb)."""
     expect: Mapping[str, Any] | str | os.PathLike[str] | None

@@ -5,7 +5,7 @@ The first annotation is the type of the keyword. `base.sizes` has parsers of siz
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
@@ -50,3 +50,41 @@ def parse_threads(value: int, name: str) -> int:
     if count < 0:
         raise UsageError("{threads}: must be 0 (one per core) or more", threads=option(name, value))
     return count
+
+
+def parse_dtypes(value: Mapping[str, str] | Sequence[str], name: str) -> Mapping[str, str]:
+    """Returns dtypes by feature, also from texts such as `FEATURE=DTYPE`.
+
+    The last `=` separates the parts, because a feature name may contain one.
+
+    >>> parse_dtypes(["x=float64", "a=b=int32"], "dtypes")
+    {'x': 'float64', 'a=b': 'int32'}
+
+    Raises:
+        UsageError: A text has another form.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    result = {}
+    for item in value:
+        feature, equals, dtype = item.rpartition("=")
+        if not equals or not feature or not dtype:
+            raise UsageError(
+                "{dtypes}: give FEATURE=DTYPE, as in price=float64", dtypes=option(name, item)
+            )
+        result[feature] = dtype
+    return result
+
+
+def parse_flags(value: Sequence[str], name: str) -> tuple[str, ...]:
+    """Returns flags for another program as a tuple.
+
+    >>> parse_flags(["--parallelism=2"], "beam_args")
+    ('--parallelism=2',)
+
+    Raises:
+        UsageError: The value is a text, which would be split into characters.
+    """
+    if isinstance(value, str):
+        raise UsageError(f"{name} must be a list, not a text: {name}={value.split()}")
+    return tuple(value)

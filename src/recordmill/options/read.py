@@ -57,36 +57,6 @@ class ReadOutput(Options, heading="the output", decides=True):
         parse=parse_size,
         metavar="SIZE",
     )
-    row_group_rows: int | None = declare(
-        "rows per Parquet row group",
-        default=None,
-        default_text="as many as fit into --row-group-size",
-        outputs=("parquet",),
-    )
-    row_group_size: str | int = declare(
-        "size of a row group in Arrow memory, at most 64MiB",
-        default="64MiB",
-        outputs=("parquet",),
-        metavar="SIZE",
-    )
-    compression: str = declare(
-        "compression of Parquet: zstd (level 1), gzip, snappy or none; with a level as in zstd:9",
-        default="zstd",
-        outputs=("parquet",),
-        metavar="CODEC[:LEVEL]",
-    )
-    file_feature: str | None = declare(
-        "with --to files: feature of bytes or text that becomes the files",
-        default=None,
-        outputs=("files",),
-        metavar="NAME",
-    )
-    name_feature: str | None = declare(
-        "with --to files: feature of text or whole numbers that names the files ('' for the record's number)",
-        default=None,
-        outputs=("files",),
-        metavar="NAME",
-    )
 
 
 class ReadSelection(Options, heading="which records", decides=True):
@@ -174,7 +144,7 @@ class ReadRunOptions(Options, heading=RUN_HEADING):
     runner: str | None = again(
         Shared, default_text="threads of this process, without Beam", excludes=(("dry_run", None),)
     )
-    beam_args: Sequence[str] = again(Shared, needs=(("runner", None),))
+    beam_args: tuple[str, ...] = again(Shared, needs=(("runner", None),))
     preflight: bool = again(Shared)
     quiet: bool = again(Shared)
     json: bool = again(Shared, heading="the run", help="print the result as JSON to stdout")
@@ -362,7 +332,7 @@ class DoctorOptions(Options, heading="what to check", common=True):
     """The options of `recordmill doctor`."""
 
     runner: str | None = again(Shared, heading="what to check", common=True)
-    beam_args: Sequence[str] = again(Shared)
+    beam_args: tuple[str, ...] = again(Shared)
     out: str | None = declare(
         "folder of the data set that will be built", default=None, metavar="OUT", short="-o"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.sizes import format_size_option, parse_size
 from recordmill.options.declare import LOOK_HEADING, REPORT_HEADING, RUN_HEADING, Options, declare
-from recordmill.options.parsers import parse_positive, parse_threads
+from recordmill.options.parsers import parse_flags, parse_positive, parse_threads
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -86,9 +86,10 @@ class Shared(Options):
         heading=RUN_HEADING,
         metavar="RUNNER",
     )
-    beam_args: Sequence[str] = declare(
+    beam_args: tuple[str, ...] = declare(
         "flags for Beam; on the command line, write them directly",
         default=(),
+        parse=parse_flags,
         heading=RUN_HEADING,
         repeated=True,
         keyword_only=True,

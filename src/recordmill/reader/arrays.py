@@ -13,7 +13,8 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.records import Records
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
-from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
+from recordmill.records.writers.options import ParquetOptions
+from recordmill.records.writers.parquet import ParquetWriter
 from recordmill.storage.files import (
     is_remote,
     move_to_shared,
@@ -109,7 +110,7 @@ def write_parquet(
     Args:
         records: The records to write.
         path: The file, or an object in a store.
-        compression: "zstd", "snappy", "gzip" or "none".
+        compression: "zstd", "snappy", "gzip" or "none", perhaps with a level as in "zstd:9".
         overwrite: Replaces an existing file.
 
     Returns:
@@ -119,7 +120,7 @@ def write_parquet(
         UsageError: The file exists already, or the compression is unknown.
     """
     place = check_output_file(path, overwrite)
-    options = ParquetWriteOptions(compression=compression)
+    options = ParquetOptions(compression=compression)
     if not is_remote(place):
         target = Path(place)
         # hidden, and in the same folder, so that it can be renamed to the target
@@ -133,7 +134,7 @@ def write_parquet(
 
 
 def _write_parquet(
-    records: Records, path: Path, options: ParquetWriteOptions, target: Path | str
+    records: Records, path: Path, options: ParquetOptions, target: Path | str
 ) -> None:
     """Writes the records to `path` and moves the file to `target`. An error removes the file."""
     writer = ParquetWriter(path, records.schema, options)

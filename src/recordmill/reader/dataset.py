@@ -592,7 +592,7 @@ class Dataset(Trainable[Records]):
         Args:
             path: The file, or an object in a store such as `s3://bucket/view.parquet`. An object is
                 first written to a local temporary file.
-            compression: "zstd", "snappy", "gzip" or "none".
+            compression: "zstd", "snappy", "gzip" or "none", perhaps with a level as in "zstd:9".
             overwrite: Replaces an existing file.
 
         Returns:

@@ -1,11 +1,11 @@
 """Table of the kinds of input, such as CSV or images.
 
 Detection, listing, the command line and the planning of a build read the kinds from this table and
-nowhere else. An entry names its functions by import path, so `--help` and detection import no kind
-that they don't need.
+nowhere else. An entry names its functions by import path, so detection imports no kind that it does
+not need, and `--help` only the modules with the options.
 
-A new kind needs an entry in KINDS, and a module with its plan function, its options and its
-recognizer.
+A new kind needs an entry in KINDS, a module with its plan function and its recognizer, and a module
+with its options.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Kind:
             `sources.common.content.ContentSample` and returns a description of the content, or ""
             if the sample is not of this kind. The path is "" if one file is not enough to recognize
             the kind.
-        options_path: Import path of the dataclass with the options of the kind.
+        options_path: Import path of the class of options of the kind, an `Options`.
         planner_path: Import path of a function that takes (listing, options, PlanOptions) and
             returns a `Source`. If `is_table`, its first argument is not a listing but the input
             files of this kind, with their splits.
@@ -77,7 +77,7 @@ KINDS = (
         name="images",
         extensions=tuple(IMAGE_EXTENSIONS),
         recognizer_path="sources.common.content:recognize_image",
-        options_path="sources.images.source:ImageOptions",
+        options_path="sources.images.options:ImageOptions",
         planner_path="sources.images.source:plan_images",
         is_table=False,
     ),
@@ -85,7 +85,7 @@ KINDS = (
         name="csv",
         extensions=("csv", "tsv", "psv", "tab"),
         recognizer_path="sources.common.content:recognize_csv",
-        options_path="sources.csv.dialect:CsvOptions",
+        options_path="sources.csv.options:CsvOptions",
         planner_path="sources.csv.source:plan_csv",
         is_textual=True,
         has_partitions=True,
@@ -94,7 +94,7 @@ KINDS = (
         name="jsonl",
         extensions=("jsonl", "ndjson", "jsonlines"),
         recognizer_path="sources.common.content:recognize_jsonl",
-        options_path="sources.jsonl.source:JsonlOptions",
+        options_path="sources.jsonl.options:JsonlOptions",
         planner_path="sources.jsonl.source:plan_jsonl",
         is_textual=True,
         has_partitions=True,
@@ -104,7 +104,7 @@ KINDS = (
         name="text",
         extensions=("txt", "text"),
         recognizer_path="sources.common.content:recognize_text",
-        options_path="sources.text.source:TextOptions",
+        options_path="sources.text.options:TextOptions",
         planner_path="sources.text.source:plan_text",
         is_textual=True,
         is_table=False,
@@ -113,7 +113,7 @@ KINDS = (
         name="parquet",
         extensions=("parquet", "pq"),
         recognizer_path="sources.common.content:recognize_parquet",
-        options_path="sources.common.contract:TableOptions",
+        options_path="sources.common.options:TableOptions",
         planner_path="sources.arrow.parquet:plan_parquet",
         has_partitions=True,
     ),
@@ -121,7 +121,7 @@ KINDS = (
         name="arrow",
         extensions=("arrow", "feather", "arrows", "ipc"),
         recognizer_path="sources.common.content:recognize_arrow",
-        options_path="sources.common.contract:TableOptions",
+        options_path="sources.common.options:TableOptions",
         planner_path="sources.arrow.ipc_files:plan_arrow",
         has_partitions=True,
     ),
@@ -129,7 +129,7 @@ KINDS = (
         name="numpy",
         extensions=("npy", "npz"),
         recognizer_path="sources.common.content:recognize_numpy",
-        options_path="sources.arrow.numpy_files:NumpyOptions",
+        options_path="sources.arrow.options:NumpyOptions",
         planner_path="sources.arrow.numpy_files:plan_numpy",
         is_table=False,
     ),
@@ -137,14 +137,14 @@ KINDS = (
         name="tfrecord",
         extensions=("tfrecord", "tfrecords", "tfr"),
         recognizer_path="sources.common.content:recognize_tfrecord",
-        options_path="sources.tfrecord.source:TfrecordOptions",
+        options_path="sources.common.options:InputOptions",
         planner_path="sources.tfrecord.source:plan_tfrecord",
     ),
     Kind(
         name="webdataset",
         extensions=(),
         recognizer_path="",
-        options_path="sources.images.samples:SampleOptions",
+        options_path="sources.images.options:SampleOptions",
         planner_path="sources.images.samples:plan_samples",
         is_table=False,
     ),

@@ -38,6 +38,7 @@ from recordmill.records.images.header import (
     DECODE_FAILED,
     GRAY,
     GRAY_ALPHA,
+    MAX_PIXELS,
     OTHER_COLOURS,
     PALETTE,
     RGB,
@@ -82,9 +83,6 @@ _LOSSLESS_JPEG_MARKERS = (0xC3, 0xC7, 0xCB, 0xCF)
 # Created only once, because this takes as long as reading a header.
 _JPEG_FACTS_DTYPE = np.dtype(native.JpegFacts)
 _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
-# Pillow raises an error above this limit. It warns above half of it, which is a quarter of a GiB at
-# 3 bytes per pixel.
-MAX_PIXELS = 178_956_970
 # 500 scans: real files have about ten. Each one takes as long as decoding a JPEG of a single scan.
 MAX_JPEG_SCANS = 500
 # Pillow reads the headers of the last four.

@@ -19,6 +19,10 @@ FORMATS_BY_EXTENSION: Mapping[str, str] = {
     "webp": "WebP",
 }
 
+# Pillow raises an error above this limit. It warns above half of it, which is a quarter of a GiB at
+# 3 bytes per pixel.
+MAX_PIXELS = 178_956_970
+
 # values of `ImageHeader.colour`
 GRAY, GRAY_ALPHA = "gray", "gray+alpha"
 RGB, RGBA = "rgb", "rgba"

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size
-from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.decode import (
     decode_bytes,
     decode_pixels,
@@ -36,7 +35,13 @@ from recordmill.records.images.geometry import (
     find_center_box,
     shrink_box,
 )
-from recordmill.records.images.header import CMYK, DECODE_FAILED, BadImage, ImageHeader
+from recordmill.records.images.header import (
+    CMYK,
+    DECODE_FAILED,
+    MAX_PIXELS,
+    BadImage,
+    ImageHeader,
+)
 from recordmill.records.images.pillow import read_orientation
 from recordmill.records.images.resize import nearest_indices, resize, resize_with_alpha
 

@@ -209,20 +209,6 @@ def add_extension(name: str, extension: str) -> str:
 
 
 @dataclass(frozen=True)
-class FileOptions:
-    """Options of the output `files`.
-
-    Attributes:
-        file_feature: The feature with the contents of the files. None detects it from the content.
-        name_feature: The feature that names the files. "" uses the record's number. None uses the
-            feature `source` if its values differ between records, else the number.
-    """
-
-    file_feature: str | None = None
-    name_feature: str | None = None
-
-
-@dataclass(frozen=True)
 class FileLayout:
     """Choice of the features for the files, their names and the metadata.
 

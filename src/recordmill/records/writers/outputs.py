@@ -10,7 +10,6 @@ imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -62,7 +61,7 @@ class WriterSettings:
     """Settings of a writer in addition to path and schema.
 
     Attributes:
-        options: The result of `Output.parse_options`. If `Output.needs_layout`, the layout that was
+        options: An object of `Output.options_class`. If `Output.needs_layout`, the layout that was
             completed from it.
         split: The split of the records.
         memory_bytes: The value of `--memory`. 0 means no limit.
@@ -84,9 +83,8 @@ class Output:
         description: The text for `--help`, in lines of at most 110 characters.
         writer: Import path of a class or function that takes (path, schema, WriterSettings) and
             returns an `OutputWriter`. The path does not exist yet.
-        options_function: Import path of a function that takes the options of `read` with this
-            output in `Option.outputs` as keywords. It returns the checked options for the writer.
-            "" if the output has no options.
+        options_path: Import path of the class of options that other outputs lack, an `Options`. ""
+            if there are none.
         schema_check: Import path of a function that raises UsageError if the output can't hold a
             schema. "" if it holds every schema.
         needs_layout: Whether `exporting.plan` completes the options from some of the records.
@@ -104,7 +102,7 @@ class Output:
     name: str
     description: str
     writer: str
-    options_function: str = ""
+    options_path: str = ""
     schema_check: str = ""
     needs_layout: bool = False
     per_split: bool = False
@@ -114,6 +112,11 @@ class Output:
     must_fit_memory: bool = False
     buffer_bytes: int = _STREAM_BUFFER_BYTES
     buffer_bytes_per_value: int = 0
+
+    @property
+    def options_class(self) -> Any:
+        """The class of options that other outputs lack, or None."""
+        return resolve_name(f"recordmill.{self.options_path}") if self.options_path else None
 
     def file_name(self, stem: str) -> str:
         """Returns the name of a file or folder of this output.
@@ -126,22 +129,6 @@ class Output:
     def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
         """Opens a writer for a path that does not exist yet."""
         return resolve_name(f"recordmill.{self.writer}")(path, schema, settings)
-
-    def parse_options(self, values: Mapping[str, Any]) -> Any:
-        """Checks the options of the user that only some outputs have.
-
-        Args:
-            values: The values of the options of this output, by name.
-
-        Returns:
-            The options for the writer. None if it has none.
-
-        Raises:
-            UsageError: An option has an invalid value.
-        """
-        if not self.options_function:
-            return None
-        return resolve_name(f"recordmill.{self.options_function}")(**values)
 
     def check_schema(self, schema: Schema) -> None:
         """Raises UsageError if the output can't hold a feature."""
@@ -158,7 +145,7 @@ OUTPUTS = (
             "statistics, and the schema in the metadata"
         ),
         "records.writers.parquet:open_parquet",
-        options_function="records.writers.parquet:parse_parquet_options",
+        options_path="records.writers.options:ParquetOptions",
         buffer_bytes=_GROUP_BUFFER_BYTES,
         # Measured with pyarrow 25. A value needs two levels, a number of 4 bytes and a page of
         # them. Each of these is in a buffer that doubles when it grows.
@@ -213,7 +200,7 @@ OUTPUTS = (
             "number is added. Both are counted"
         ),
         "records.writers.files:open_files",
-        options_function="records.writers.files:FileOptions",
+        options_path="records.writers.options:FileOptions",
         needs_layout=True,
         per_split=True,
         is_folder=True,

@@ -24,7 +24,8 @@ from recordmill.sources.arrow.row_groups import (
     select_columns,
     select_flat_schema,
 )
-from recordmill.sources.common.contract import BATCH_ROWS, PlanOptions, TableOptions
+from recordmill.sources.common.contract import BATCH_ROWS, PlanOptions
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.values.flatten import flatten
 from recordmill.storage.arrow_files import map_arrow_file
 from recordmill.storage.file_table import InputFile

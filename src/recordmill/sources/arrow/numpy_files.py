@@ -39,6 +39,7 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.schemas.splits import SPLIT_WORDS
+from recordmill.sources.arrow.options import NumpyOptions
 from recordmill.sources.arrow.python_rows import tensors_to_column
 from recordmill.sources.arrow.row_groups import max_batch_bytes
 from recordmill.sources.common.content import filter_kind
@@ -52,7 +53,6 @@ from recordmill.sources.common.contract import (
     pack_units,
 )
 from recordmill.sources.common.layout import (
-    AUTO_LAYOUT,
     NO_LAYOUT,
     note_unused_partitions,
     read_layout,
@@ -93,22 +93,6 @@ _Rows = np.ndarray[Any, Any]
 # (file, [(ordinal of the file that contains an array, the array), ...]): the rows of these arrays,
 # side by side, are the records of the file.
 _RowTable = tuple[InputFile, list[tuple[int, "_StoredArray"]]]
-
-
-@dataclass(frozen=True)
-class NumpyOptions:
-    """Options of NumPy files.
-
-    Attributes:
-        columns: The arrays to read. x_train can be selected by this name, or by x, the name of its
-            feature. None reads all.
-        split_from: The rule that determines the split, as in `read_layout`. With `none`, arrays for
-            several splits such as x_train and x_test are read one after the other into the same
-            split.
-    """
-
-    columns: tuple[str, ...] | None = None
-    split_from: str = AUTO_LAYOUT
 
 
 @dataclass(frozen=True)

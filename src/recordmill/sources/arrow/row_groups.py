@@ -20,10 +20,10 @@ from recordmill.sources.common.contract import (
     BATCH_BYTES,
     Chunk,
     PlanOptions,
-    TableOptions,
     Unit,
     pack_units,
 )
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_column_names, flatten, flatten_schema
 from recordmill.sources.values.schema_unifier import (

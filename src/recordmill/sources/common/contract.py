@@ -288,30 +288,6 @@ class PlanOptions:
         ]
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """Options of CSV, JSON Lines and Parquet.
-
-    Attributes:
-        columns: The columns to read, by their names in the files. None reads all.
-        parse: Columns with a special notation, such as `price=decimal(",")`. See
-            `sources.values.text_formats`.
-        file_columns: Columns that contain file names, such as `photo=image`. See
-            `sources.images.file_columns`.
-    """
-
-    columns: tuple[str, ...] | None = None
-    parse: tuple[str, ...] = ()
-    file_columns: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("columns", "parse", "file_columns"):
-            value = getattr(self, name)
-            if value is not None:
-                # A single string from the Python API is one item, not a sequence of characters.
-                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-
-
 # 4,096 files per unit, so that many tiny files are spread over the threads.
 MAX_UNIT_FILES = 4096
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError
 from recordmill.base.magic import (
     may_be_text,
     sniff_file_format,
@@ -36,11 +36,6 @@ from recordmill.storage.files import Bytes, read_range
 
 UTF8_ENCODING = "utf-8"
 
-_EXAMPLES = "for example utf-8, latin-1, cp1252, utf-16, shift_jis"
-# Python lists these as text encodings, but they encode host names and source code.
-_NON_FILE_CODECS = frozenset(
-    ("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape")
-)
 # Longer marks come first, because the mark of UTF-32 begins with the mark of UTF-16.
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -69,24 +64,6 @@ _MAX_ALPHABET_SPAN = 64
 _NOT_ASCII = re.compile(r"[^\0-\x7f]+")
 # 8 MiB of content: text in another encoding does not decode by accident up to here.
 _MAX_TRIAL_BYTES = 8 << 20
-
-
-def normalize_encoding(encoding: str) -> str:
-    """Returns Python's name of an encoding.
-
-    >>> normalize_encoding("UTF8"), normalize_encoding("latin-1")
-    ('utf-8', 'iso8859-1')
-
-    Raises:
-        UsageError: The encoding is unknown, or it is not an encoding of text.
-    """
-    try:
-        codec = codecs.lookup(encoding)
-    except (LookupError, ValueError):
-        raise UsageError(f"encoding {encoding!r} is unknown; {_EXAMPLES}") from None
-    if not codec._is_text_encoding or codec.name in _NON_FILE_CODECS:
-        raise UsageError(f"encoding {encoding!r} is not an encoding of text; {_EXAMPLES}")
-    return codec.name
 
 
 def resolve_encoding(head: bytes, declared_encoding: str) -> str:

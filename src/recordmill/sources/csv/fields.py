@@ -15,7 +15,7 @@ import numpy as np
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.sniff_dialect import MAX_SNIFFED_COLUMNS, Cell, DialectTrial
 from recordmill.sources.values.text_columns import text_at
 

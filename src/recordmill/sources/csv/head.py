@@ -26,7 +26,6 @@ from recordmill.sources.common.encoding import (
     suggest_encodings,
 )
 from recordmill.sources.csv import sniff_dialect
-from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, split_sample
 from recordmill.sources.csv.messages import (
     STRAY_QUOTE_PROBLEM,
@@ -34,6 +33,7 @@ from recordmill.sources.csv.messages import (
     quote_bytes,
     quote_first_line,
 )
+from recordmill.sources.csv.options import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.sniff_header import (
     DATA_ROW,
     UNSURE_ROW,
@@ -263,7 +263,7 @@ class _HeadReader:
         options = self._options
         trial = self._split_rows(
             start,
-            options.delimiter or DELIMITERS[0],
+            options.delimiter or sniff_dialect.STRONG_DELIMITERS[0],
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
         # A header alone shows nothing, so the row after it is read whatever its length.
@@ -326,7 +326,10 @@ class _HeadReader:
         used_marks = (self._options.quote, self._options.escape, self._options.comment)
         if mark in used_marks:
             return False
-        return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
+        return (
+            mark in (self._options.delimiter, sniff_dialect.STRONG_DELIMITERS[0])
+            or ord(mark) in self._sample
+        )
 
     def _choose_quote(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
         """Chooses the quote for a delimiter.

@@ -33,9 +33,9 @@ from recordmill.sources.common.scan_cache import (
     ScanCache,
     ScanCacheWriter,
 )
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_field, explain_row, quote_first_line
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.values.labels import ClassNames, to_class_numbers
 from recordmill.sources.values.text_columns import (
     NullTokens,

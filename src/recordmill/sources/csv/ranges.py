@@ -19,10 +19,10 @@ from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import read_utf8_blocks
 from recordmill.sources.common.scan_cache import ScanCache
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import RowEnd, TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import CsvHead
 from recordmill.sources.csv.messages import quote_first_line
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.parse import (
     ColumnProfiler,
     RowCacheWriter,

@@ -15,7 +15,6 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import CsvHead
 from recordmill.sources.csv.messages import (
     STRAY_QUOTE_PROBLEM,
@@ -23,6 +22,7 @@ from recordmill.sources.csv.messages import (
     dtype_remedy,
     quote_bytes,
 )
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRowRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence

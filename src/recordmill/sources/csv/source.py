@@ -35,9 +35,9 @@ from recordmill.sources.common.encoding import read_utf8_blocks
 from recordmill.sources.common.lines import note_blank_lines, prefetch_unit_files, to_reject
 from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
 from recordmill.sources.common.tables import CompactTable
-from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import CsvHead, read_head
+from recordmill.sources.csv.options import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.parse import RowParser, make_cached_batch
 from recordmill.sources.csv.ranges import (
     ROW_RANGE_BYTES,

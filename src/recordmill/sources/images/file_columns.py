@@ -25,8 +25,7 @@ from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import is_utf8
-from recordmill.records.images.check import MAX_PIXELS
-from recordmill.records.images.header import TOO_LARGE, BadImage
+from recordmill.records.images.header import MAX_PIXELS, TOO_LARGE, BadImage
 from recordmill.schemas.arrow import arrow_type, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.arrow.numpy_files import read_npy, read_npy_type
@@ -37,9 +36,9 @@ from recordmill.sources.common.contract import (
     Chunk,
     PlanOptions,
     Source,
-    TableOptions,
     Unit,
 )
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.images.reading import EncodedFiles, describe_traits
 from recordmill.sources.images.source import MAX_IMAGE_BYTES, OWN_FEATURES
 from recordmill.sources.values.casting import cast_values

@@ -21,10 +21,11 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.sources.common.contract import PlanOptions, RecordLocator, Source
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.image_finder import UNKNOWN, ImageFinder
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.jsonl.options import JsonlOptions
+from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import parse_input_path, read_range, stat
 from recordmill.storage.folders import is_folder, real_path

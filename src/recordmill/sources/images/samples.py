@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from typing import Any
 
@@ -32,7 +32,6 @@ from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.images.header import FORMATS_BY_EXTENSION
-from recordmill.records.images.rewrite import STRETCH_MODE
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
@@ -47,12 +46,13 @@ from recordmill.sources.common.contract import (
     Unit,
     pack_file_units,
 )
-from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
+from recordmill.sources.common.layout import NO_LAYOUT, read_layout
+from recordmill.sources.images.options import SampleOptions
 from recordmill.sources.images.source import (
     OWN_FEATURES,
-    ImageOptions,
     plan_images,
     reject_oversized,
+    rewrite_rule,
 )
 from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join_columns
 from recordmill.sources.values.flatten import flatten
@@ -137,32 +137,6 @@ _DECODERS: dict[str, _Decode] = {
     **dict.fromkeys(("json", "jsn"), _parse_json_object),
     "npy": read_npy,
 }
-
-
-@dataclass(frozen=True)
-class SampleOptions:
-    """Options of samples.
-
-    Attributes:
-        split_from: The rule that determines the split, as in `read_layout`.
-        resize: New size of the images, as in `ImageOptions`.
-        resize_mode: How images are resized, as in `ImageOptions`.
-        reencode: New format of the images, as in `ImageOptions`.
-    """
-
-    split_from: str = AUTO_LAYOUT
-    resize: str | tuple[int, int] | None = None
-    resize_mode: str = STRETCH_MODE
-    reencode: str | None = None
-
-    @property
-    def image_options(self) -> ImageOptions:
-        return ImageOptions(
-            class_from=NO_LAYOUT,
-            **{
-                option_field.name: getattr(self, option_field.name) for option_field in fields(self)
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -565,7 +539,7 @@ def _plan_first_files(
         return plan_images(listing, options.image_options, options_by_source[0]), options_by_source[
             1
         ]
-    if options.image_options.rule is not None:
+    if rewrite_rule(options.image_options) is not None:
         raise UsageError(
             "{option}: the samples have no images",
             option=option("resize" if options.resize else "reencode"),

@@ -10,6 +10,7 @@ it has `label` and `class_name`. All other columns of a labels file are features
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,8 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image, sniff_unsupported_image
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
-from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import FORMATS_BY_EXTENSION, TOO_LARGE
-from recordmill.records.images.rewrite import STRETCH_MODE, RewriteRule
+from recordmill.records.images.rewrite import RewriteRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
@@ -49,12 +49,11 @@ from recordmill.sources.common.layout import (
     reject_unknown_classes,
     resolve_class_rule,
 )
-from recordmill.sources.csv.dialect import CsvDialect
-from recordmill.sources.images.annotation_rows import AUTO_UNIT
 from recordmill.sources.images.box_columns import OBJECT_LABEL, read_box_columns
 from recordmill.sources.images.box_table import is_box_table
 from recordmill.sources.images.boxes import object_features
 from recordmill.sources.images.labels_file import LabelRequest, read_label_columns
+from recordmill.sources.images.options import ImageOptions
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
     DECODE_MEMORY_DIVISOR,
@@ -153,81 +152,6 @@ _TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # formats of the option `labels`
 
 
 @dataclass(frozen=True)
-class ImageOptions(CsvDialect):
-    """Options of image files, and the notation of their labels and boxes as CSV.
-
-    Attributes:
-        labels: A .csv, .tsv or .jsonl file with one or more rows per image.
-        labels_path_column: The column of this file that contains the paths of images. None detects
-            it.
-        pair: `IMAGES,MASKS`: two folders. Files of the same name form one record.
-        boxes: Annotations of objects: a file, or a folder of files.
-        box_unit: Unit of the edges of boxes: `pixels`, `shares` of the width and height, or `auto`
-            for that of the format. `auto` detects the unit of a table from its numbers.
-        label_offset: Number of the first object class. 1 makes 0 the background.
-        missing: For labels without a file and files without labels. `reject` makes both rejects.
-            `ignore` drops these labels, and keeps these files without labels.
-        check: `structure` checks the container without decoding. `decode` decodes every frame with
-            Pillow, which takes 4 to 12 bytes of memory per pixel.
-        max_pixels: Largest height x width. A larger image is a reject. Its header is enough to know
-            this, so it is not decoded.
-        resize: `HxW`, or (height, width), for images, masks and boxes. None keeps the pixels.
-        resize_mode: `stretch` changes the ratio of the sides. `crop` (around the middle) and `pad`
-            (with black) keep it.
-        reencode: Format to write: `jpeg:QUALITY`, `webp:QUALITY` or `png`. None keeps the format of
-            each image.
-        class_from: Where classes come from: `auto`, `folders` or `none`.
-        label_regex: Regular expression for file names, with a group around the class.
-        split_from: Where splits come from: `auto`, `folders`, `names` or `none`. See
-            `sources.common.layout`.
-        unlabelled: Treatment of files outside of class folders. See `sources.common.layout`.
-    """
-
-    labels: str | None = None
-    labels_path_column: str | None = None
-    pair: str | None = None
-    boxes: str | None = None
-    box_unit: str = AUTO_UNIT
-    label_offset: int = 0
-    missing: str = REJECT_MISSING
-    check: str = STRUCTURE_CHECK
-    max_pixels: int = MAX_PIXELS
-    resize: str | tuple[int, int] | None = None
-    resize_mode: str = STRETCH_MODE
-    reencode: str | None = None
-    class_from: str = layout.AUTO_LAYOUT
-    label_regex: str | None = None
-    split_from: str = layout.AUTO_LAYOUT
-    unlabelled: str = layout.LEAVE_UNLABELLED
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dialect and self.labels is None and self.boxes is None:
-            name, value = next(iter(self.dialect.items()))
-            raise UsageError(
-                "{option} needs {labels} or {boxes}",
-                option=option(name, value),
-                labels=option("labels"),
-                boxes=option("boxes"),
-            )
-        if self.label_offset not in (0, 1):
-            raise UsageError(
-                "{label_offset}: must be 0, or 1 for a background class before them",
-                label_offset=option("label_offset", self.label_offset),
-            )
-        if self.max_pixels < 1:
-            raise UsageError(
-                "{max_pixels}: must be at least 1", max_pixels=option("max_pixels", self.max_pixels)
-            )
-        _ = self.rule
-
-    @property
-    def rule(self) -> RewriteRule | None:
-        """The rule that rewrites images, or None if their bytes are kept."""
-        return RewriteRule.from_options(self.resize, self.resize_mode, self.reencode)
-
-
-@dataclass(frozen=True)
 class ImageSource:
     """A source of image files.
 
@@ -263,7 +187,7 @@ class ImageSource:
         # A rewritten image may be much larger than its file. Sorted runs bound the memory for
         # this, but shards in the order of files don't. A box may be a reject of its own.
         options = self.options
-        return options.pair is None and options.rule is None and options.boxes is None
+        return options.pair is None and rewrite_rule(options) is None and options.boxes is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """Yields the images of some files, in the order of `ordinals`.
@@ -281,8 +205,17 @@ class ImageSource:
             decode=options.check == DECODE_CHECK,
             with_pixels=self.statistics,
             pair="" if options.pair is None else pair_feature(options.pair).name,
-            rule=options.rule,
+            rule=rewrite_rule(options),
         )
+
+
+def rewrite_rule(options: ImageOptions) -> RewriteRule | None:
+    """Returns the rule that rewrites images, or None if their bytes are kept.
+
+    Raises:
+        UsageError: A size or a format is invalid.
+    """
+    return RewriteRule.from_options(options.resize, options.resize_mode, options.reencode)
 
 
 def plan_images(
@@ -296,6 +229,7 @@ def plan_images(
         DataError: The labels file or the annotations can't be read, or don't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
+    rule = rewrite_rule(options)  # raises UsageError before any file is read
     annotations_path = options.labels if options.boxes is None else options.boxes
     files, notes = _select_images(
         listing, None if annotations_path is None else real_path(parse_input_path(annotations_path))
@@ -328,7 +262,7 @@ def plan_images(
     )
     if options.labels is not None:
         request = LabelRequest(
-            path=options.labels,
+            path=os.fspath(options.labels),
             path_column=options.labels_path_column,
             dialect=options.dialect,
             label=common.label,
@@ -399,7 +333,7 @@ def plan_images(
     notes = [
         *listing.notes,
         *notes,
-        *([] if options.rule is None else [f"images are {options.rule}"]),
+        *([] if rule is None else [f"images are {rule}"]),
     ]
     units = pack_file_units(
         record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.sources.common.encoding import read_utf8_blocks
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
@@ -28,26 +28,6 @@ def is_json_array(file: InputFile, encoding: str) -> bool:
     ]
     text = head.tobytes().lstrip(_JSON_SPACE)
     return text.startswith(b"[") and text[1:].lstrip(_JSON_SPACE).startswith(b"{")
-
-
-def parse_record_path(record_path: str | None) -> tuple[str, ...]:
-    """Returns the keys that lead to the array with the records.
-
-    >>> parse_record_path("result.records"), parse_record_path(None)
-    (('result', 'records'), ())
-
-    Raises:
-        UsageError: A key is empty.
-    """
-    if record_path is None:
-        return ()
-    keys = tuple(record_path.split("."))
-    if not all(keys):
-        raise UsageError(
-            "{record_path}: write the key of the array, or keys with dots between them",
-            record_path=option("record_path", record_path),
-        )
-    return keys
 
 
 def read_elements(

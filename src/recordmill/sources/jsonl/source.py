@@ -19,14 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.errors import DataError, Reject
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option
-from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.base.threads import prefetch_one
 from recordmill.schemas.feature import Feature, Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, TableOptions, Unit
-from recordmill.sources.common.encoding import normalize_encoding, read_utf8_blocks
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.common.encoding import read_utf8_blocks
 from recordmill.sources.common.lines import (
     LINE_RANGE_INTEGERS,
     STREAMED_COLUMN,
@@ -44,7 +42,7 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
 from recordmill.sources.common.tables import CompactTable
-from recordmill.sources.jsonl.arrays import is_json_array, parse_record_path, read_elements
+from recordmill.sources.jsonl.arrays import is_json_array, read_elements
 from recordmill.sources.jsonl.columns import (
     TEXT_FROM_SCALARS,
     TEXT_FROM_STRINGS,
@@ -52,6 +50,7 @@ from recordmill.sources.jsonl.columns import (
     build_columns,
     resolve_base64,
 )
+from recordmill.sources.jsonl.options import JsonlOptions
 from recordmill.sources.jsonl.records import (
     LayoutPredictor,
     LineCacheWriter,
@@ -73,34 +72,6 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged
 
 
-@dataclass(frozen=True)
-class JsonlOptions(TableOptions):
-    """Options of JSON Lines, in addition to `TableOptions`.
-
-    Attributes:
-        encoding: Encoding of all files. Any that Python knows.
-        max_line_bytes: Maximum length of a line in bytes. A longer one is a reject, so that no line
-            exhausts the memory.
-        record_path: Keys that lead to the array with the records in each file, with dots between
-            them. None means that a file is lines or an array.
-    """
-
-    encoding: str = "utf-8"
-    max_line_bytes: int = MAX_LINE_BYTES
-    record_path: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
-        parse_record_path(self.record_path)
-        if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(
-                "{max_line_bytes}: it must be between 1 and {value}",
-                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
-                value=1 << 30,
-            )
-
-
 def stream_records(file: InputFile, options: JsonlOptions) -> Iterator[LineBlock]:
     """Yields the records of a streamed file, one in each line.
 
@@ -114,7 +85,7 @@ def stream_records(file: InputFile, options: JsonlOptions) -> Iterator[LineBlock
         return stream_line_blocks(file, options.encoding, options.max_line_bytes)
     blocks = prefetch_one(read_utf8_blocks(file, options.encoding, BATCH_BYTES))
     return align_to_lines(
-        read_elements(blocks, file.name, parse_record_path(options.record_path)),
+        read_elements(blocks, file.name, options.record_keys),
         options.max_line_bytes,
     )
 

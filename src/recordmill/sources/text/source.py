@@ -20,7 +20,6 @@ from recordmill.base.buffers import to_offsets
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
-from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.base.utf8 import find_invalid_utf8, is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -29,14 +28,11 @@ from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.encoding import (
     decode_to_utf8_blocks,
     describe_non_text,
-    normalize_encoding,
     read_utf8_blocks,
     resolve_compression,
     suggest_encodings,
 )
 from recordmill.sources.common.layout import (
-    AUTO_LAYOUT,
-    LEAVE_UNLABELLED,
     FolderLayout,
     exclude_unlabelled_files,
     reject_unknown_classes,
@@ -55,6 +51,7 @@ from recordmill.sources.common.lines import (
     stream_line_blocks,
 )
 from recordmill.sources.common.tables import CompactTable, take_file_batch
+from recordmill.sources.text.options import TextOptions
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
@@ -320,41 +317,6 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
             suggest_encodings=suggest_encodings(file),
         ),
     )
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """Options of text files.
-
-    Attributes:
-        mode: `lines`, `documents` or `auto`. `auto` selects documents if folders determine classes
-            or if there are several small files, else lines.
-        blank_lines: Whether lines of white space are records. Blank documents are always kept.
-        encoding: Encoding of all files. Any that Python knows.
-        max_line_bytes: Maximum length of a line or document. A longer one is a reject.
-        split_from: The rule that determines the split of a file, as in `read_layout`.
-        class_from: The rule that determines the class of a file, as in `read_layout`.
-        label_regex: Regular expression for the class in file names, or None.
-        unlabelled: The treatment of files without a label, as in `exclude_unlabelled_files`.
-    """
-
-    mode: str = AUTO_MODE
-    blank_lines: bool = True
-    encoding: str = "utf-8"
-    max_line_bytes: int = MAX_LINE_BYTES
-    split_from: str = AUTO_LAYOUT
-    class_from: str = AUTO_LAYOUT
-    label_regex: str | None = None
-    unlabelled: str = LEAVE_UNLABELLED
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
-        if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(
-                "{max_line_bytes}: it must be between 1 and {value}",
-                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
-                value=1 << 30,
-            )
 
 
 @dataclass(frozen=True)

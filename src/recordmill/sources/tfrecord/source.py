@@ -53,6 +53,7 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     Unit,
 )
+from recordmill.sources.common.options import InputOptions
 from recordmill.sources.values.labels import format_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
@@ -159,14 +160,6 @@ def _scan_piece(
 
 
 @dataclass(frozen=True)
-class TfrecordOptions:
-    """Options of TFRecord files. There are none.
-
-    The content determines the compression, and the schema is an option of all kinds.
-    """
-
-
-@dataclass(frozen=True)
 class TfrecordSource:
     """A planned TFRecord input.
 
@@ -240,7 +233,7 @@ def _to_chunks(frames: FileFrames, rejects: tuple[Reject, ...], ordinal: int) ->
 
 
 def plan_tfrecord(
-    files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions
+    files: Sequence[InputFile], options: InputOptions, common: PlanOptions
 ) -> TfrecordSource:
     """Finds the records and determines the schema.
 

@@ -28,10 +28,10 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     RecordLocator,
     Source,
-    TableOptions,
     Unit,
 )
 from recordmill.sources.common.layout import read_partitions
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import nest_tensors
 from recordmill.sources.values.schema_unifier import (

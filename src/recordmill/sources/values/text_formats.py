@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from recordmill.base.errors import Fault, UsageError
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
-from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
+from recordmill.sources.common.contract import Chunk, PlanOptions, Source
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.values.column_join import (
     JoinedRows,
     PlanFunction,

@@ -11,27 +11,21 @@ are nulls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import MAX_LINE_BYTES
-from recordmill.sources.common.contract import TableOptions
-from recordmill.sources.common.encoding import normalize_encoding
-from recordmill.sources.csv.sniff_dialect import STRONG_DELIMITERS, WEAK_DELIMITERS
+from recordmill.options.declare import declare
+from recordmill.options.parsers import parse_character, parse_names
+from recordmill.sources.common.options import EncodingOptions, LineOptions, TableOptions, as_tuple
 
-# The delimiters that can be detected, in order of preference.
-DELIMITERS = (*STRONG_DELIMITERS, *WEAK_DELIMITERS)
 # Value of the option `quote` that detects the quote from the content.
 AUTO_QUOTE = "told"
-
-# 256 MiB: the arrays of fields store a length in 28 bits.
-_MAX_ROW_BYTES = 256 << 20
+_CSV_HEADING = "CSV, and tables of labels and boxes of images"
 
 
-@dataclass(frozen=True)
-class CsvDialect:
+class CsvDialect(EncodingOptions, heading=_CSV_HEADING, decides=True):
     """The notation of a CSV file.
 
     The file contains the data, or the labels or boxes of images.
@@ -41,12 +35,8 @@ class CsvDialect:
         quote: One ASCII character, None for no quoting, or AUTO_QUOTE. AUTO_QUOTE detects the
             double quote, the single quote, or no quoting. It selects no quoting if all rows have
             the same number of fields only without a quote.
-        doubled_quote: Whether `""` inside quotes is one quote.
         lenient_quotes: Whether a field may continue after its closing quote. Its value does not
             contain these two quotes.
-        escape: One ASCII character that makes the next one literal, or None.
-        encoding: Any encoding that Python knows. If it is `utf-8`, the default, a byte order mark
-            of UTF-8, UTF-16 or UTF-32 overrides it.
         null_tokens: Texts that are nulls. Without quotes they are nulls in every column. In quotes
             they are nulls in a column of numbers, booleans or timestamps, but text in a text column
             (`""` is the empty string, `"NA"` the text NA). So a missing value differs from an empty
@@ -55,24 +45,71 @@ class CsvDialect:
             error if it is unclear.
         names: Column names. They replace the names in a header. None uses the header, or column_1,
             column_2, ... without one.
-        comment: One ASCII character. A line that starts with it is ignored.
         skip_lines: Number of lines before the header, or before the first row if there is no
             header.
     """
 
-    delimiter: str | None = None
-    quote: str | None = AUTO_QUOTE
-    doubled_quote: bool = True
-    lenient_quotes: bool = False
-    escape: str | None = None
-    encoding: str = "utf-8"
-    null_tokens: tuple[str, ...] = ("", "NA")
-    header: bool | None = None
-    names: tuple[str, ...] | None = None
-    comment: str | None = None
-    skip_lines: int = 0
+    delimiter: str | None = declare(
+        "character between fields, or 'tab'",
+        default=None,
+        default_text="detected",
+        parse=parse_character,
+        metavar="C",
+        common=True,
+    )
+    quote: str | None = declare(
+        "character around quoted fields, or 'none'",
+        default=AUTO_QUOTE,
+        default_text="detected",
+        parse=parse_character,
+        metavar="C",
+    )
+    doubled_quote: bool = declare(
+        "two quotes in a quoted field end it; by default they mean one quote", default=True
+    )
+    lenient_quotes: bool = declare(
+        'read a field that continues after its closing quote ("Foo" bar) without its quotes, instead of rejecting it',
+        default=False,
+    )
+    escape: str | None = declare(
+        "character that makes the next one literal",
+        default=None,
+        parse=parse_character,
+        metavar="C",
+    )
+    null_tokens: tuple[str, ...] = declare(
+        "text that means a missing value; repeatable",
+        default=("", "NA"),
+        default_text="empty and NA",
+        accepts="str | Sequence[str]",
+        repeated=True,
+        metavar="TOKEN",
+        flag="--null",
+    )
+    header: bool | None = declare(
+        "the first row names the columns, or is data; without a header, columns are named column_1, ... or by --names",
+        default=None,
+        default_text="detected; if it is unclear, the build stops",
+        common=True,
+    )
+    names: tuple[str, ...] | None = declare(
+        "names of the columns, instead of those in the header",
+        default=None,
+        parse=parse_names,
+        metavar="A,B,...",
+        common=True,
+    )
+    comment: str | None = declare(
+        "skip lines that start with this character",
+        default=None,
+        parse=parse_character,
+        metavar="C",
+    )
+    skip_lines: int = declare("number of lines to skip at the start of each file", default=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "null_tokens", as_tuple(self.null_tokens))
         roles = {
             "delimiter": self.delimiter,
             "quote": self.quote,
@@ -105,20 +142,19 @@ class CsvDialect:
                 skip_lines=option("skip_lines", self.skip_lines),
             )
         _check_names(self.names)
-        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
     @property
     def dialect(self) -> dict[str, Any]:
         """The options of the notation that differ from the defaults, by name."""
+        defaults = CsvDialect()
         return {
-            field.name: value
-            for field in fields(CsvDialect)
-            if (value := getattr(self, field.name)) != field.default
+            name: value
+            for name in CsvDialect.OPTIONS
+            if (value := getattr(self, name)) != getattr(defaults, name)
         }
 
 
-@dataclass(frozen=True)
-class CsvOptions(TableOptions, CsvDialect):
+class CsvOptions(TableOptions, CsvDialect, LineOptions, heading=_CSV_HEADING, decides=True):
     """Options of CSV files: table options, the dialect, and limits.
 
     Attributes:
@@ -129,12 +165,16 @@ class CsvOptions(TableOptions, CsvDialect):
             continues at its second line. This limits the damage of a quote that is never closed.
     """
 
-    trim: bool = False
-    max_line_bytes: int = MAX_LINE_BYTES
+    # 256 MiB: the arrays of fields store a length in 28 bits.
+    _LONGEST_LINE_BYTES: ClassVar[int] = 256 << 20
+
+    trim: bool = declare(
+        "drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter",
+        default=False,
+    )
 
     def __post_init__(self) -> None:
-        TableOptions.__post_init__(self)
-        CsvDialect.__post_init__(self)
+        super().__post_init__()
         if self.trim and " " in (self.quote, self.escape, self.comment):
             raise UsageError(
                 "{trim} drops blanks, so ' ' can't be the quote, escape or comment as well",
@@ -144,12 +184,6 @@ class CsvOptions(TableOptions, CsvDialect):
             raise UsageError(
                 "{trim} drops tabs, so '\\t' can't be the quote, escape or comment as well",
                 trim=option("trim", True),
-            )
-        if not 1 <= self.max_line_bytes <= _MAX_ROW_BYTES:
-            raise UsageError(
-                "{max_line_bytes}: it must be between 1 and {max_row_bytes}",
-                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
-                max_row_bytes=_MAX_ROW_BYTES,
             )
 
     def with_dialect(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
