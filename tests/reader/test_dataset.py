@@ -198,7 +198,7 @@ def test_short_ranges_of_records_share_one_read_per_file(out: Path) -> None:
     """A reading for each of them would decompress a member again for each."""
     files = open(out, "train").files
     pairs = np.flatnonzero(np.arange(300) % 3)
-    assert len(list(take._calls(files, pairs))) == len(files) == 3
+    assert len(list(take._iter_reads_by_number(files, pairs))) == len(files) == 3
 
 
 def test_record_is_a_dict(out: Path) -> None:

@@ -182,7 +182,7 @@ def test_file_truncated_during_the_read_is_an_error(
         DataError,
         match=r"a\.tfrecord: (ends at byte|became shorter|record \d+, byte \d+: truncated)",
     ):
-        [call() for call in file.calls(0, file.records)]
+        [call() for call in file.iter_reads(0, file.records)]
 
 
 COUNT_OPENS = """

@@ -14,7 +14,7 @@ from kit.runs import limit_descriptors, run_python
 
 from recordmill.reader.dataset import open
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import range_calls, take_rows
+from recordmill.reader.take import iter_range_reads, take_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -124,9 +124,9 @@ def test_reads_touch_only_the_files_that_hold_the_records(
         monkeypatch.setattr(files, "_files", asked)
         assert files.frames(numbers).numbers.tolist() == [61, 4, 5]
         assert take_rows(files, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
-        assert len(list(range_calls(files, 60, 63))) == 2
+        assert len(list(iter_range_reads(files, 60, 63))) == 2
         assert asked.numbers == {2, 30, 31}
         asked.numbers.clear()
         one = RecordSubset.from_numbers(np.array([61]), 80)
-        assert len(list(range_calls(files, 0, 80, subset=one))) == 1
+        assert len(list(iter_range_reads(files, 0, 80, subset=one))) == 1
         assert asked.numbers == {30}

@@ -17,7 +17,7 @@ from recordmill.records.tfrecord.frames import FRAME_DAMAGE
 from recordmill.shards.catalog import Catalog, catalog_inputs
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.decode import salvage
-from recordmill.shards.pieces import calls_of
+from recordmill.shards.pieces import iter_piece_reads
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.compression import open_stream
 
@@ -34,7 +34,7 @@ def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
         for ordinal, file in enumerate(catalog.files)
         for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
     ]
-    all_frames = [call() for call in calls_of(catalog.files, pieces)]
+    all_frames = [call() for call in iter_piece_reads(catalog.files, pieces)]
     parts = [salvage(frames, catalog.files[frames.file].name, MIXED) for frames in all_frames]
     batches = [batch for part in parts for batch in part.batches]
     for batch in batches:

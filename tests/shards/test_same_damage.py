@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import record_table
 from recordmill.shards.catalog import catalog_inputs
 from recordmill.shards.cutting import cut
-from recordmill.shards.pieces import calls_of
+from recordmill.shards.pieces import iter_piece_reads
 from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.options import InputOptions
@@ -169,7 +169,7 @@ def test_large_damaged_range_is_reported_as_damage(tmp_path: Path) -> None:
     )
     files = catalog_inputs(path).files
     pieces = cut(files[0], 0, lenient=True)
-    calls = calls_of(files, pieces, refuse=lambda size: "too large" if size > 50 else "")
+    calls = iter_piece_reads(files, pieces, refuse=lambda size: "too large" if size > 50 else "")
     assert [one.kind for call in calls for one in call().damage] == [FRAME_DAMAGE]
 
 

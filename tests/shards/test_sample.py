@@ -7,7 +7,7 @@ from kit.data_sets import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import open
-from recordmill.shards.loading.sample import Sample, sample_calls
+from recordmill.shards.loading.sample import Sample, iter_sample_reads
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 
@@ -20,7 +20,7 @@ def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: s
     ).records.catalog.files
 
     def seen(sample: Sample) -> list[tuple[str, int, int]]:
-        all_frames = [call() for call in sample_calls(files, sample)]
+        all_frames = [call() for call in iter_sample_reads(files, sample)]
         return [
             (files[frames.file].name[-26:], int(frames.numbers[0]), len(frames))
             for frames in all_frames

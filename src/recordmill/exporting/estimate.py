@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from recordmill.exporting.plan import ReadPlan, ReadTask
-from recordmill.exporting.records import plan_calls, read_calls
+from recordmill.exporting.records import iter_plan_reads, salvage_reads
 from recordmill.records.columns.numpy_arrays import numpy_dtype
 from recordmill.records.writers.outputs import WriterSettings
 from recordmill.schemas.feature import Feature
@@ -206,8 +206,8 @@ def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
 
     If the piece is a stream, only its first batch is decoded.
     """
-    first_call = itertools.islice(plan_calls(plan, [piece]), 1)
-    return itertools.islice(read_calls(plan, first_call, 1), _MAX_BATCHES_PER_PIECE)
+    first_read = itertools.islice(iter_plan_reads(plan, [piece]), 1)
+    return itertools.islice(salvage_reads(plan, first_read, 1), _MAX_BATCHES_PER_PIECE)
 
 
 def _estimate_column(feature: Feature, rows: int) -> ColumnEstimate:

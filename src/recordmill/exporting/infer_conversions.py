@@ -29,7 +29,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import resolve
 from recordmill.shards.loading.decode import decode_frames, salvage
-from recordmill.shards.pieces import FrameCall, Piece, calls_of
+from recordmill.shards.pieces import FrameRead, Piece, iter_piece_reads
 
 # Pieces that are read to find images or to inspect names. 4 pieces of up to 8 MiB contain a value
 # of each feature that most records have.
@@ -105,8 +105,8 @@ class RecordBatches:
         """
         schema = self.schema.select(names)
 
-        def decode(call: FrameCall) -> tuple[str, Sequence[pa.RecordBatch]]:
-            frames = call()
+        def decode(read: FrameRead) -> tuple[str, Sequence[pa.RecordBatch]]:
+            frames = read()
             file = self.files[frames.file]
             return file.path, (
                 salvage(frames, file.name, schema).batches
@@ -115,9 +115,9 @@ class RecordBatches:
             )
 
         pieces = itertools.chain.from_iterable(self.pieces)
-        calls = calls_of(self.files, resolve(self.files, pieces, lenient=self.lenient))
+        reads = iter_piece_reads(self.files, resolve(self.files, pieces, lenient=self.lenient))
         for path, batches in thread_map(
-            decode, itertools.islice(calls, max_parts), self.threads if max_parts is None else 1
+            decode, itertools.islice(reads, max_parts), self.threads if max_parts is None else 1
         ):
             yield from ((path, batch) for batch in batches)
 

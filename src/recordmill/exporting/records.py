@@ -41,9 +41,9 @@ from recordmill.shards.loading.decode import (
 from recordmill.shards.loading.infer_schema import confirm_frames, select_features
 from recordmill.shards.pieces import (
     PIECE_BYTES,
-    FrameCall,
+    FrameRead,
     Piece,
-    calls_of,
+    iter_piece_reads,
     replace_by_damage,
 )
 
@@ -355,8 +355,9 @@ def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
     """Returns a function that decides which records are too large for the memory limit.
 
     Returns:
-        The argument `refuse` of `calls_of`. The function takes the size of a record in bytes and
-        returns an error message, or "" if the record can be read. None if there is no memory limit.
+        The argument `refuse` of `iter_piece_reads`. The function takes the size of a record in
+        bytes and returns an error message, or "" if the record can be read. None if there is no
+        memory limit.
     """
     if not plan.memory_bytes:
         return None
@@ -413,17 +414,17 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
         DataError: A record is damaged or can't be converted, and the plan is not lenient.
     """
     limit = None if plan.options.has_filter else task.limit
-    parts = read_calls(plan, plan_calls(plan, task.pieces, limit=limit), threads)
+    parts = salvage_reads(plan, iter_plan_reads(plan, task.pieces, limit=limit), threads)
     if task.limit is None or limit is not None:
         return parts
     return _take_rows(parts, task.limit)
 
 
-def plan_calls(
+def iter_plan_reads(
     plan: ReadPlan, pieces: Iterable[Piece], *, limit: int | None = None
-) -> Iterator[FrameCall]:
+) -> Iterator[FrameRead]:
     """Yields the readings of the pieces of a plan, in order. `limit` is a number of records."""
-    return calls_of(
+    return iter_piece_reads(
         plan.files,
         resolve(plan.files, pieces, lenient=plan.options.lenient),
         limit=limit,
@@ -431,23 +432,23 @@ def plan_calls(
     )
 
 
-def read_calls(plan: ReadPlan, calls: Iterable[FrameCall], threads: int) -> Iterator[Salvaged]:
+def salvage_reads(plan: ReadPlan, reads: Iterable[FrameRead], threads: int) -> Iterator[Salvaged]:
     """Reads and converts records, in order.
 
     Raises:
         DataError: A record is damaged or can't be converted, and the plan is not lenient.
     """
 
-    def read(call: FrameCall) -> FileFrames:
-        return _without_oversize_record(plan, call())
+    def read_frames(read: FrameRead) -> FileFrames:
+        return _without_oversize_record(plan, read())
 
     if not plan.steps and not plan.options.has_filter:
-        return thread_map(lambda call: _decode(plan, read(call)), calls, threads)
+        return thread_map(lambda read: _decode(plan, read_frames(read)), reads, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # One thread reads the frames, which is a hundred times faster than decoding images on
         # another.
         selected_records = (
-            select_matching(plan, frames) for frames in _or_damage(plan, map(read, calls))
+            select_matching(plan, frames) for frames in _or_damage(plan, map(read_frames, reads))
         )
         image_batches = (
             batch for records in selected_records for batch in divide_images(plan, records)
@@ -460,7 +461,7 @@ def read_calls(plan: ReadPlan, calls: Iterable[FrameCall], threads: int) -> Iter
             max_bytes=plan.image_bytes or sys.maxsize,
         )
     max_rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
-    parts = _or_damage(plan, thread_map(read, calls, threads))
+    parts = _or_damage(plan, thread_map(read_frames, reads, threads))
     divided = (part for frames in parts for part in frames.split(max_rows))
     return chain.from_iterable(thread_map(lambda part: _convert(plan, part), divided, threads))
 

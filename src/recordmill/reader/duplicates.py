@@ -34,7 +34,7 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import FrameRead
 from recordmill.storage.files import create_unnamed_file, map_open_file, write_all
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _hash_images(
     schema = dataset.open_files.schema.select([feature])
     split_ids = {split: number for number, split in enumerate(dataset.catalog.splits)}
 
-    def hash_frames(call: FrameCall) -> tuple[int, _ImageHashes | None]:
-        frames = call()
+    def hash_frames(read: FrameRead) -> tuple[int, _ImageHashes | None]:
+        frames = read()
         split_id = split_ids[dataset.catalog.files[frames.file].split]
         (flat,) = flatten_column(decode_frames(frames, schema).column(feature), schema[feature])
         assert flat.value_splits is not None  # encoded images are bytes
@@ -103,7 +103,7 @@ def _hash_images(
         numbers = dataset.open_files.number_records(frames)[rows[indices]]
         return len(frames), (numbers, split_id, hashes, greys)
 
-    for count, image_hashes in thread_map(hash_frames, dataset.calls(), dataset.threads):
+    for count, image_hashes in thread_map(hash_frames, dataset.iter_reads(), dataset.threads):
         if progress is not None:
             progress(count)
         if image_hashes is not None:
@@ -279,9 +279,9 @@ def _fill_digests(
     split_ids = {split: number for number, split in enumerate(dataset.catalog.splits)}
 
     def digests(
-        call: FrameCall,
+        read: FrameRead,
     ) -> tuple[int, int, list[tuple[_Comparison, npt.NDArray[np.void], Int64s]]]:
-        frames = call()
+        frames = read()
         frames.raise_damage()
         split_id = split_ids[dataset.catalog.files[frames.file].split]
         numbers, columns = dataset.open_files.number_records(frames), _column_spans(frames, schema)
@@ -295,7 +295,7 @@ def _fill_digests(
             results.append((comparison, table.digests(data, starts, ends), numbers[rows]))
         return len(frames), split_id, results
 
-    for count, split_id, results in thread_map(digests, dataset.calls(), dataset.threads):
+    for count, split_id, results in thread_map(digests, dataset.iter_reads(), dataset.threads):
         for comparison, table_digests, numbers in results:
             tables[comparison].add(table_digests, numbers, split_id)
         if progress is not None:

@@ -20,7 +20,7 @@ from recordmill.base.sizes import to_whole_number
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import first_rows, head_calls, range_calls
+from recordmill.reader.take import iter_head_reads, iter_range_reads, take_first_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.convert import (
     ConversionStep,
@@ -39,7 +39,7 @@ from recordmill.shards.loading.infer_schema import infer_from_files, refine_infe
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import FrameRead
 from recordmill.shards.record_files import RecordFiles
 from recordmill.shards.record_table import raise_first_damage
 
@@ -187,9 +187,9 @@ class OpenFiles:
 
     def head(self, records: int) -> pa.Table:
         """Returns the first records with all features, as they are stored."""
-        calls = head_calls(self.files, records)
-        decoded = thread_map(lambda call: decode_frames(call(), self.schema), calls, self.threads)
-        return pa.Table.from_batches(first_rows(decoded, records), to_arrow(self.schema))
+        reads = iter_head_reads(self.files, records)
+        decoded = thread_map(lambda read: decode_frames(read(), self.schema), reads, self.threads)
+        return pa.Table.from_batches(take_first_rows(decoded, records), to_arrow(self.schema))
 
     @cached_property
     def as_encoded(self) -> OpenFiles:
@@ -274,14 +274,14 @@ class OpenFiles:
         numbers = frames.numbers if records is None else np.array(records, np.int64)
         return numbers + (int(self.ends[frames.file - 1]) if frames.file else 0)
 
-    def calls(
+    def iter_reads(
         self,
         start: int = 0,
         stop: int | None = None,
         *,
         piece_records: int | None = None,
         subset: RecordSubset | None = None,
-    ) -> Iterator[FrameCall]:
+    ) -> Iterator[FrameRead]:
         """Yields the readings of a range of the records, in order.
 
         Args:
@@ -292,7 +292,7 @@ class OpenFiles:
             subset: Leaves out pieces without a record of this subset. None reads all.
         """
         stop = self.num_records if stop is None else min(stop, self.num_records)
-        return range_calls(self.files, start, stop, piece_records=piece_records, subset=subset)
+        return iter_range_reads(self.files, start, stop, piece_records=piece_records, subset=subset)
 
     def read_statistics(self) -> DatasetStatistics | None:
         """Returns the stored statistics of all records and features. None if there are none."""

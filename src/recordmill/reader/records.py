@@ -33,12 +33,12 @@ from recordmill.reader.selection import (
 )
 from recordmill.reader.take import (
     ParsePlan,
-    first_rows,
-    head_calls,
+    iter_head_reads,
     make_parse_plan,
     read_columns,
     read_row,
     resolve_record_numbers,
+    take_first_rows,
     take_rows,
 )
 from recordmill.records.columns.conversions import Decoding
@@ -54,7 +54,7 @@ from recordmill.shards.loading.infer_schema import (
     guess_schema,
     select_features,
 )
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import FrameRead
 from recordmill.shards.record_files import RecordFiles
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Records:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process computes the derived values again, because some of them hold functions.
-        return Records, tuple(getattr(self, one.name) for one in fields(self))
+        return Records, tuple(getattr(self, field.name) for field in fields(self))
 
     def _checked(self) -> Records:
         """Returns these records.
@@ -355,11 +355,11 @@ class Records:
         files = self.open_files
         if files.is_lenient or self.catalog.manifest is not None:
             return self
-        return self._on(files.as_lenient)
+        return self._with_files(files.as_lenient)
 
-    def _on(self, open_files: OpenFiles) -> Records:
+    def _with_files(self, open_files: OpenFiles) -> Records:
         """Returns the same view of a variant of the files."""
-        return replace(self, open_files=open_files, filter=self.filter.on(open_files))
+        return replace(self, open_files=open_files, filter=self.filter.with_files(open_files))
 
     # Reading
 
@@ -382,15 +382,17 @@ class Records:
             # A wrong guess can also cause errors that the inferred schema does not. Real errors
             # are raised again by the second run of `work`.
             with contextlib.suppress(SchemaNotConfirmed, DataError, UsageError):
-                result = work(self._on(replace(files, known_schema=guess.schema, guess=guess)))
+                result = work(
+                    self._with_files(replace(files, known_schema=guess.schema, guess=guess))
+                )
                 # all records have confirmed the guess, so no further pass has to infer the schema
                 files.learn_schema(guess.schema, guess.notes)
                 return result
         return work(self)
 
-    def calls(
+    def iter_reads(
         self, start: int = 0, stop: int | None = None, *, piece_records: int | None = None
-    ) -> Iterator[FrameCall]:
+    ) -> Iterator[FrameRead]:
         """Yields the readings of a range of the stored records, in order.
 
         If records were selected by number, pieces without selected records are left out.
@@ -400,7 +402,7 @@ class Records:
             stop: Number after the last record. None means the end.
             piece_records: Maximum number of records that are read together. None sets no limit.
         """
-        return self.open_files.calls(
+        return self.open_files.iter_reads(
             start, stop, piece_records=piece_records, subset=self.filter.subset
         )
 
@@ -456,10 +458,10 @@ class Records:
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
         row_bytes = sum(images.row_bytes for images in self.images.values())
-        calls = self.calls(
+        reads = self.iter_reads(
             start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
         )
-        yield from thread_map(lambda call: self.decode(call()), calls, self.threads)
+        yield from thread_map(lambda read: self.decode(read()), reads, self.threads)
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of stored records that contains records [start, stop) of this view."""
@@ -482,10 +484,10 @@ class Records:
         """Returns the first records. Only as much is read as they need."""
         records = min(to_whole_number(records, "records", 0), MAX_ROWS)
         # with conditions, the number of records to read for `records` matches is unknown
-        calls = head_calls(self.files, 2**62 if self.filter.is_active else records)
+        reads = iter_head_reads(self.files, 2**62 if self.filter.is_active else records)
         # Decoding stops when there are enough. Each thread may have started one more part.
-        batches = thread_map(lambda call: self.decode(call()), calls, self.threads)
-        return self._make_table(first_rows(batches, records))
+        batches = thread_map(lambda read: self.decode(read()), reads, self.threads)
+        return self._make_table(take_first_rows(batches, records))
 
     def _make_table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))

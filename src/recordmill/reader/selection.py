@@ -28,7 +28,7 @@ from recordmill.records.tfrecord.frames import FileFrames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import FrameRead
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class RecordFilter:
             self._matching = self._find_matching()
         return self._matching
 
-    def on(self, files: OpenFiles) -> RecordFilter:
+    def with_files(self, files: OpenFiles) -> RecordFilter:
         """Returns the same selection of records of a variant of the files."""
         return RecordFilter(files, self.conditions, self.subset)
 
@@ -238,7 +238,7 @@ class RecordFilter:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Stored names of the features that the conditions use."""
-        names = (name for one in self._stored_conditions for name in one.stored_schema.names)
+        names = (name for c in self._stored_conditions for name in c.stored_schema.names)
         return tuple(dict.fromkeys(names))
 
     @cached_property
@@ -289,8 +289,8 @@ class RecordFilter:
         # At least one feature, because a batch without columns has no number of rows.
         schema = files.schema.select(self.feature_names or files.schema.names[:1])
 
-        def find(call: FrameCall) -> Int64s:
-            frames = call()
+        def find(read: FrameRead) -> Int64s:
+            frames = read()
             if not files.is_lenient:
                 frames.raise_damage()
             numbers = files.number_records(frames)
@@ -299,8 +299,8 @@ class RecordFilter:
             damaged = files.number_records(frames, [damage.record for damage in frames.damage])
             return np.sort(np.append(numbers[mask], damaged[self._selected_by_number(damaged)]))
 
-        calls = files.calls(subset=self.subset)
-        numbers = [np.empty(0, np.int64), *thread_map(find, calls, files.threads)]
+        reads = files.iter_reads(subset=self.subset)
+        numbers = [np.empty(0, np.int64), *thread_map(find, reads, files.threads)]
         return RecordSubset(np.concatenate(numbers), files.num_records)
 
     def _selected_by_number(self, numbers: Int64s) -> npt.NDArray[np.bool_]:

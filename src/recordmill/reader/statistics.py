@@ -16,7 +16,7 @@ from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.catalog import Catalog
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import FrameRead
 
 if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.records import Records
@@ -86,8 +86,8 @@ def count_statistics(
     sketches = SketchPool(encoded.schema, files.catalog.splits)
     split_ids = {split: number for number, split in enumerate(files.catalog.splits)}
 
-    def count(call: FrameCall) -> int:
-        frames = call()
+    def count(read: FrameRead) -> int:
+        frames = read()
         batch, file = encoded.decode(frames), files.catalog.files[frames.file]
         # keys are record numbers, so the result does not depend on threads
         keys = files.number_records(frames)[: batch.num_rows].astype(np.uint64)
@@ -95,7 +95,7 @@ def count_statistics(
             sketch.add(batch, keys, np.full(batch.num_rows, split_ids[file.split]))
         return int(batch.num_rows)
 
-    for rows in thread_map(count, encoded.calls(), encoded.threads):
+    for rows in thread_map(count, encoded.iter_reads(), encoded.threads):
         if progress is not None:
             progress(rows)
     return sketches.total()

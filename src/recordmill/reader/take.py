@@ -34,7 +34,7 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, INT64_LIST, Feature, Schema
 from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.pieces import PIECE_BYTES, FrameCall
+from recordmill.shards.pieces import PIECE_BYTES, FrameRead
 from recordmill.shards.record_files import RecordFiles
 from recordmill.shards.tfrecord_file import TFRecordFile
 
@@ -56,14 +56,14 @@ _INT_RANGES = {
 ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
-def range_calls(
+def iter_range_reads(
     files: RecordFiles,
     start: int,
     stop: int,
     *,
     piece_records: int | None = None,
     subset: RecordSubset | None = None,
-) -> Iterator[FrameCall]:
+) -> Iterator[FrameRead]:
     """Yields the readings of the records [start, stop), in order.
 
     Args:
@@ -83,7 +83,7 @@ def range_calls(
             return
         begin, end = max(start - first, 0), min(stop, int(ends[ordinal])) - first
         if begin < end and has_any(first + begin, first + end):
-            yield from files[ordinal].calls(
+            yield from files[ordinal].iter_reads(
                 begin,
                 end,
                 piece_records=piece_records,
@@ -91,24 +91,24 @@ def range_calls(
             )
 
 
-def head_calls(files: RecordFiles, records: int) -> Iterator[FrameCall]:
+def iter_head_reads(files: RecordFiles, records: int) -> Iterator[FrameRead]:
     """Yields the readings of the first records of all files, in order.
 
     No file is counted, and only as much is read as needed.
     """
     for file in files:
-        for call in file.first_calls(records):
-            yield call
+        for read in file.iter_first_reads(records):
+            yield read
             # A file without an index is streamed, so its frames are in memory already.
             if file.file.info is None:
-                records -= call().records
+                records -= read().records
         if file.file.info is not None:
             records -= file.records
         if records <= 0:
             return
 
 
-def first_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def take_first_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yields the first rows of batches. No further batch is requested when there are enough."""
     for batch in batches:
         yield batch.slice(0, rows)
@@ -160,7 +160,9 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
     # each record is read once, in the order of the files, and then copied to its positions
     distinct, back = np.unique(numbers, return_inverse=True)
     batches = thread_map(
-        lambda call: decode_frames(call(), decoding), _calls(files, distinct), threads
+        lambda read: decode_frames(read(), decoding),
+        _iter_reads_by_number(files, distinct),
+        threads,
     )
     table = pa.Table.from_batches(batches, to_arrow(decoding.schema))
     return table.take(pa.array(back.reshape(-1)))
@@ -181,7 +183,7 @@ def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.
         )
 
 
-def _calls(files: RecordFiles, numbers: Int64s) -> Iterator[FrameCall]:
+def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[FrameRead]:
     """Yields the readings of ascending numbers, in order.
 
     A long run of consecutive records is read as pieces, which copies no frame. Shorter runs are
@@ -195,7 +197,7 @@ def _calls(files: RecordFiles, numbers: Int64s) -> Iterator[FrameCall]:
     for group in np.split(numbers, breaks[is_long[1:] | is_long[:-1]]):
         first, last = int(group[0]), int(group[-1])
         if last - first < len(group):
-            yield from range_calls(files, first, last + 1)
+            yield from iter_range_reads(files, first, last + 1)
         else:
             for part in files.split(group, PIECE_BYTES):
                 yield partial(files.frames, part)

@@ -20,11 +20,11 @@ from recordmill.records.tfrecord.frames import Damage
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import MappedIndex, PartialIndex
 from recordmill.shards.pieces import PIECE_BYTES, Piece, load_index, load_members
-from recordmill.shards.record_table import hop
+from recordmill.shards.record_table import scan_headers
 from recordmill.storage.files import is_remote, stat
 
-# Number of files in a store that are read at once.
-_AT_ONCE = 16
+# Maximum number of files in a store that are read at the same time.
+_MAX_CONCURRENT_FILES = 16
 # A shard with more records per piece than this is divided by a partial index.
 PROBED_RECORDS = 8192
 _Item = TypeVar("_Item")
@@ -89,15 +89,15 @@ def cut(
         offsets.prefetch(
             [
                 *range(low + piece_bytes, high, piece_bytes),
-                *(at - 1 for at in (low, high) if 0 < at < offsets.end),
+                *(bound - 1 for bound in (low, high) if 0 < bound < offsets.end),
             ]
         )
         yield from cut_records(
             offsets,
             ordinal,
-            *(_record_at(offsets, byte) for byte in (low, high)),
+            *(_find_record_at(offsets, byte) for byte in (low, high)),
             piece_bytes=piece_bytes,
-            begins=member_begins(file),
+            begins=load_member_begins(file),
             source=file.index_path,
         )
     elif file.codec.is_plain:
@@ -111,11 +111,11 @@ def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) 
 
     Several files in a store are read at once.
     """
-    found = list(files)
-    return _cut_all(
-        found,
-        lambda one: cut(one[1], one[0], lenient=lenient),
-        any(is_remote(file.path) for _, file in found),
+    numbered_files = list(files)
+    return _divide_all(
+        numbered_files,
+        lambda numbered: cut(numbered[1], numbered[0], lenient=lenient),
+        any(is_remote(file.path) for _, file in numbered_files),
     )
 
 
@@ -133,21 +133,21 @@ def resolve(
         within = (piece.start, piece.stop)
         return cut(files[piece.file], piece.file, lenient=lenient, within=within)
 
-    left = iter(pieces)
-    first = list(itertools.islice(left, 1))
+    remaining = iter(pieces)
+    first = list(itertools.islice(remaining, 1))
     is_far = any(
         piece.first_record is None and is_remote(files[piece.file].path) for piece in first
     )
-    return _cut_all(itertools.chain(first, left), divide, is_far)
+    return _divide_all(itertools.chain(first, remaining), divide, is_far)
 
 
-def _cut_all(
+def _divide_all(
     items: Iterable[_Item], divide: Callable[[_Item], Iterable[Piece]], is_far: bool
 ) -> Iterator[Piece]:
     if not is_far:
         return itertools.chain.from_iterable(map(divide, items))
     return itertools.chain.from_iterable(
-        thread_map(lambda item: list(divide(item)), items, _AT_ONCE)
+        thread_map(lambda item: list(divide(item)), items, _MAX_CONCURRENT_FILES)
     )
 
 
@@ -177,12 +177,12 @@ def _open_index(
     return MappedIndex(index, file.index_path, end)
 
 
-def member_begins(file: ShardFile) -> Int64s | None:
+def load_member_begins(file: ShardFile) -> Int64s | None:
     """Returns the first uncompressed byte of each member of a shard. None without members."""
     return np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
 
 
-def _record_at(offsets: RecordOffsets, byte: int) -> tuple[int, int]:
+def _find_record_at(offsets: RecordOffsets, byte: int) -> tuple[int, int]:
     """Returns the first record that begins at `byte` or after it.
 
     Returns:
@@ -259,7 +259,7 @@ def _find_cut(
         int(np.searchsorted(begins, full, "right")) - 1,
         int(np.searchsorted(begins, start, "right")),
     )
-    return _record_at(offsets, int(begins[row]) if row < len(begins) else offsets.end)
+    return _find_record_at(offsets, int(begins[row]) if row < len(begins) else offsets.end)
 
 
 def cut_by_headers(
@@ -275,7 +275,7 @@ def cut_by_headers(
             before it were yielded.
     """
     cutter = _Cutter(ordinal, piece_bytes)
-    for part in hop(file.path, lenient=lenient):
+    for part in scan_headers(file.path, lenient=lenient):
         if isinstance(part, Damage):
             yield from cutter.finish(part.offset)
             stop = part.offset + part.size_bytes
@@ -304,22 +304,22 @@ class _Cutter:
     def add(self, starts: Int64s) -> Iterator[Piece]:
         """Adds records, and yields the complete pieces."""
         self._starts = np.concatenate([self._starts, starts])
-        yield from self._cut(int(self._starts[-1]))
+        yield from self._take_full_pieces(int(self._starts[-1]))
 
     def finish(self, end: int) -> Iterator[Piece]:
         """Yields the rest. The last record ends at `end`."""
-        yield from self._cut(end)
+        yield from self._take_full_pieces(end)
         if len(self._starts):
-            yield self._piece(len(self._starts), end)
+            yield self._take_piece(len(self._starts), end)
 
-    def _cut(self, end: int) -> Iterator[Piece]:
+    def _take_full_pieces(self, end: int) -> Iterator[Piece]:
         while end - self._start > self._piece_bytes and len(self._starts) > 1:
             records = max(
                 int(np.searchsorted(self._starts, self._start + self._piece_bytes, "right")) - 1, 1
             )
-            yield self._piece(records, int(self._starts[records]))
+            yield self._take_piece(records, int(self._starts[records]))
 
-    def _piece(self, records: int, stop: int) -> Piece:
+    def _take_piece(self, records: int, stop: int) -> Piece:
         piece = Piece(self._ordinal, self._start, stop, self._record, records)
         self._start, self._record, self._starts = (
             stop,

@@ -59,7 +59,7 @@ def group_shards(paths: Iterable[str]) -> dict[NumberedName, dict[int, str]]:
 
 
 def find_missing_shards(paths: Iterable[str]) -> list[str]:
-    """Returns the paths of absent shards, derived from the names of the others.
+    """Returns the paths of absent shards, derived from the names of the more_text.
 
     >>> find_missing_shards(["x/a-00000-of-00003.tfrecord", "x/a-00002-of-00003.tfrecord"])
     ['x/a-00001-of-00003.tfrecord']
@@ -76,8 +76,8 @@ def find_missing_shards(paths: Iterable[str]) -> list[str]:
 
 def missing_shards_note(missing: list[str]) -> str:
     """Returns the note about missing shards. There must be one."""
-    others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-    return f"missing: {missing[0]}{others}, which the names of the other shards count"
+    more_text = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+    return f"missing: {missing[0]}{more_text}, which the names of the other shards count"
 
 
 @dataclass(frozen=True, order=True)

@@ -37,7 +37,7 @@ from recordmill.storage.files import Bytes, is_remote, read_range, start_range_r
 # many pieces fit into memory.
 PIECE_BYTES = 8 << 20
 # A member contains one frame of any size, or several small ones.
-_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_OVERHEAD_BYTES, MEMBER_BYTES)
+_MAX_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_OVERHEAD_BYTES, MEMBER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Piece:
 # begins there.
 Unreadable = tuple[int, int, Damage]
 # A reading that any thread may finish.
-FrameCall = Callable[[], FileFrames]
+FrameRead = Callable[[], FileFrames]
 
 
 def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
@@ -127,13 +127,13 @@ def load_members(file: ShardFile) -> Index:
     return map_table(file.members_path, MEMBERS_DTYPE)
 
 
-def calls_of(
+def iter_piece_reads(
     files: Sequence[ShardFile] | Mapping[int, ShardFile],
     pieces: Iterable[Piece],
     *,
     limit: int | None = None,
     refuse: Callable[[int], str] | None = None,
-) -> Iterator[FrameCall]:
+) -> Iterator[FrameRead]:
     """Yields the readings of pieces, in order.
 
     The consumer's thread reads the pieces without an end, with one call for each batch of the
@@ -149,23 +149,23 @@ def calls_of(
     """
     remaining_pieces = iter(pieces)
     first_pieces = list(itertools.islice(remaining_pieces, 1))
-    calls = _calls(files, itertools.chain(first_pieces, remaining_pieces), limit, refuse)
+    reads = _iter_reads(files, itertools.chain(first_pieces, remaining_pieces), limit, refuse)
     if not any(is_remote(files[piece.file].path) for piece in first_pieces):
-        yield from calls
+        yield from reads
         return
-    waiting = list(itertools.islice(calls, 1))
-    for call in calls:
+    waiting = list(itertools.islice(reads, 1))
+    for read in reads:
         yield waiting.pop()
-        waiting.append(call)
+        waiting.append(read)
     yield from waiting
 
 
-def _calls(
+def _iter_reads(
     files: Sequence[ShardFile] | Mapping[int, ShardFile],
     pieces: Iterable[Piece],
     limit: int | None,
     refuse: Callable[[int], str] | None,
-) -> Iterator[FrameCall]:
+) -> Iterator[FrameRead]:
     remaining = limit
     for piece in pieces:
         if remaining is not None and remaining <= 0:
@@ -175,7 +175,7 @@ def _calls(
             # A damaged range is not read anyway, so its size does not matter.
             if refuse is not None and piece.damage is None and (reason := refuse(piece.size_bytes)):
                 piece = _without_record(piece, reason)
-            yield begin(file, piece)
+            yield start_read(file, piece)
             remaining = None if remaining is None else remaining - (piece.records or 1)
             continue
         for frames in stream(file, piece.file):
@@ -184,12 +184,12 @@ def _calls(
             if remaining is not None:
                 frames = frames.first(remaining)
                 remaining -= frames.records
-            yield functools.partial(returned, frames)
+            yield functools.partial(return_frames, frames)
             if remaining is not None and remaining <= 0:
                 return
 
 
-def returned(frames: FileFrames) -> FileFrames:
+def return_frames(frames: FileFrames) -> FileFrames:
     """Returns the argument: the call of frames that were already read."""
     return frames
 
@@ -225,13 +225,14 @@ def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
         kind=OUT_OF_MEMORY_REASON,
         reason=reason,
     )
-    others = np.delete(np.arange(len(frames)), row)
+    remaining_rows = np.delete(np.arange(len(frames)), row)
     return frames.select(
-        others, tuple(sorted((*frames.damage, damage), key=lambda one: one.record))
+        remaining_rows,
+        tuple(sorted((*frames.damage, damage), key=lambda damage: damage.record)),
     )
 
 
-def begin(file: ShardFile, piece: Piece) -> FrameCall:
+def start_read(file: ShardFile, piece: Piece) -> FrameRead:
     """Starts reading a piece, and returns the call that finishes it.
 
     The piece must have an end. Only the bytes of objects in stores are requested ahead. The call
@@ -245,7 +246,7 @@ def begin(file: ShardFile, piece: Piece) -> FrameCall:
     assert piece.first_record is not None
     if piece.damage is not None:
         origin = FileOrigin(file.path, piece.file, piece.start)
-        return functools.partial(returned, FileFrames.empty(origin, (piece.damage,)))
+        return functools.partial(return_frames, FileFrames.empty(origin, (piece.damage,)))
     if file.info is not None or file.codec.is_plain:
         check_range(file, piece.start, piece.stop, piece.first_record)
     if not file.codec.is_plain:
@@ -288,10 +289,10 @@ def _read_piece(
     return replace(
         frames,
         damage=tuple(
-            replace(one, reason=reason, place=f"byte {end}", reject_message=one.message)
-            if one.offset < 0 or one.offset + one.size_bytes >= end
-            else one
-            for one in frames.damage
+            replace(damage, reason=reason, place=f"byte {end}", reject_message=damage.message)
+            if damage.offset < 0 or damage.offset + damage.size_bytes >= end
+            else damage
+            for damage in frames.damage
         ),
     )
 
@@ -343,7 +344,7 @@ def stream(
             yield part
 
 
-def _members_of(
+def _find_members(
     file: ShardFile, members: Index, start: int, stop: int
 ) -> tuple[list[int], list[int]]:
     """Returns the bounds of the members that contain uncompressed bytes [start, stop).
@@ -354,18 +355,18 @@ def _members_of(
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
-    bounds = _bounds(members["compressed"], first, last, file.info.bytes)
-    begins = _bounds(members["uncompressed"], first, last, file.info.framed_bytes)
-    for found, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
-        if first < 0 or found != sorted(found) or found[0] < 0 or found[-1] > end:
+    bounds = _slice_bounds(members["compressed"], first, last, file.info.bytes)
+    begins = _slice_bounds(members["uncompressed"], first, last, file.info.framed_bytes)
+    for offsets, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
+        if first < 0 or offsets != sorted(offsets) or offsets[0] < 0 or offsets[-1] > end:
             raise DataError(
                 "does not fit the shard; verify the data set", source=file.members_path or file.path
             )
-    for (at, end), (begin, behind) in zip(
+    for (offset, end), (begin, stop) in zip(
         itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
     ):
-        if behind - begin > min(file.codec.max_content_bytes(end - at), _MOST_MEMBER_BYTES):
-            says = f"says {behind - begin} bytes in a member of {end - at}, which can't hold them"
+        if stop - begin > min(file.codec.max_content_bytes(end - offset), _MAX_MEMBER_BYTES):
+            says = f"says {stop - begin} bytes in a member of {end - offset}, which can't hold them"
             raise DataError(f"{says}; verify the data set", source=file.members_path or file.path)
     return bounds, begins
 
@@ -389,32 +390,35 @@ def inflate_members(
         DataError: The member table does not fit the shard, or a member is damaged and `unreadable`
             is None.
     """
-    bounds, begins = _members_of(file, load_members(file), start, stop)
+    bounds, begins = _find_members(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
     result = np.zeros(begins[-1] - begins[0], np.uint8)
-    for (at, end), (begin, behind) in zip(
+    for (offset, end), (content_begin, content_end) in zip(
         itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
     ):
         try:
-            result[begin - begins[0] : behind - begins[0]] = _member(
-                data[at - bounds[0] : end - bounds[0]], file, at, behind - begin
+            result[content_begin - begins[0] : content_end - begins[0]] = _inflate_member(
+                data[offset - bounds[0] : end - bounds[0]],
+                file,
+                offset,
+                content_end - content_begin,
             )
         except DataError as error:
             if unreadable is None:
                 raise
             damage = Damage.of_member(file.compression, error)
-            unreadable.append((begin - start, behind - start, damage))
+            unreadable.append((content_begin - start, content_end - start, damage))
     return result[start - begins[0] : stop - begins[0]]
 
 
-def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
+def _slice_bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
     """Returns the begins of members [first, last) and the end of the last one."""
     return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
 
 
-def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
+def _inflate_member(data: memoryview, file: ShardFile, offset: int, size: int) -> Bytes:
     try:
         return np.frombuffer(file.codec.member_algorithm.unpack(data, size), np.uint8)
     except ValueError as error:
         reason = Message("{compression} member {error}", compression=file.compression, error=error)
-        raise DataError(reason, source=file.path, place=f"byte {at} of the file") from None
+        raise DataError(reason, source=file.path, place=f"byte {offset} of the file") from None

@@ -140,9 +140,9 @@ class RecordFiles(Sequence[TFRecordFile]):
                 if len(lost := np.flatnonzero(lengths < 0)):
                     records = set((ascending[own][lost] - first).tolist())
                     damage |= {
-                        first + one.record: _renumbered(one, first)
-                        for one in file.damage
-                        if one.record in records
+                        first + lost_record.record: _renumber(lost_record, first)
+                        for lost_record in file.damage
+                        if lost_record.record in records
                     }
                     rows, offsets, lengths = (
                         np.delete(array, lost) for array in (rows, offsets, lengths)
@@ -170,12 +170,12 @@ class RecordFiles(Sequence[TFRecordFile]):
             # The lengths come from an index. If the frames have others, the index is wrong.
             number = int(numbers[good[wrong[0]] if len(wrong) else rows[-1]])
             raise index_mismatch(self.path(number), self.place(number))
-        for one in scanned.damage:
-            number = int(numbers[rows[one.record]])
+        for scanned_damage in scanned.damage:
+            number = int(numbers[rows[scanned_damage.record]])
             file, record = self.find(number)
             offset = int(file.locate(np.array([record]))[0][0])
-            damage[number] = _renumbered(
-                replace(one, record=record, offset=offset), number - record
+            damage[number] = _renumber(
+                replace(scanned_damage, record=record, offset=offset), number - record
             )
         return FileFrames(
             data=out,
@@ -213,7 +213,7 @@ class RecordFiles(Sequence[TFRecordFile]):
             pass
 
 
-def _renumbered(damage: Damage, first: int) -> Damage:
+def _renumber(damage: Damage, first: int) -> Damage:
     """Returns damage with its number among all records. `first` is the first record of its file."""
     place = damage.place or describe_place(damage.record, damage.offset)
     return replace(damage, record=first + damage.record, place=place)

@@ -38,7 +38,7 @@ from recordmill.storage.files import map_file, stat
 MAX_DAMAGE = 4096
 
 
-def hop(
+def scan_headers(
     path: str, *, lenient: bool, digest: ContentDigest | None = None
 ) -> Iterator[Int64s | Damage]:
     """Yields the offsets of all frames and the damage between them.
@@ -158,9 +158,9 @@ class RecordTable:
             part_starts = np.empty(frames.records, np.int64)
             first = frames.end_record - frames.records
             part_starts[frames.numbers - first] = frames.starts + frames.origin.data_offset
-            for one in frames.damage:
-                part_starts[one.record - first] = one.offset
-                end = max(end, one.offset + one.size_bytes)
+            for damaged in frames.damage:
+                part_starts[damaged.record - first] = damaged.offset
+                end = max(end, damaged.offset + damaged.size_bytes)
             if len(frames):
                 last_end = int(frames.starts[-1] + frames.lengths[-1]) + FRAME_OVERHEAD_BYTES
                 end = max(end, frames.origin.data_offset + last_end)
@@ -177,7 +177,7 @@ class RecordTable:
     def _is_damaged(self) -> npt.NDArray[np.bool_]:
         """Whether each record is damaged."""
         mask = np.zeros(self.records, np.bool_)
-        mask[[one.record for one in self.damage]] = True
+        mask[[damage.record for damage in self.damage]] = True
         return mask
 
     @property

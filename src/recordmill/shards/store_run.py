@@ -171,7 +171,7 @@ class StoreRun(Run):
         If it is unknown whether the object was created, nothing is removed, and the lease is left
         to expire.
         """
-        # An exception below leaves open whether the store has created the object.
+        # An exception list_names leaves open whether the store has created the object.
         self._is_commit_unknown = True
         committed = is_valid = put_if_absent(f"{self.out}/{name}", data)
         # The object was created, so an error of the check does not undo the commit.
@@ -323,12 +323,14 @@ def list_data_objects(out: str, data: str) -> list[str]:
     """
     prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
 
-    def below(folder: str) -> list[str]:
+    def list_names(folder: str) -> list[str]:
         names = (item.name for item in list_objects(f"{out}/{folder}"))
         return [f"{folder}/{name}" for name in names if name.startswith(prefixes[folder])]
 
     return [
-        name for folder_names in thread_map(below, prefixes, len(prefixes)) for name in folder_names
+        name
+        for folder_names in thread_map(list_names, prefixes, len(prefixes))
+        for name in folder_names
     ]
 
 

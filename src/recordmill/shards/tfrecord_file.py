@@ -47,18 +47,18 @@ from recordmill.shards.index import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.shards.pieces import (
     PIECE_BYTES,
-    FrameCall,
+    FrameRead,
     Piece,
     Unreadable,
-    begin,
-    calls_of,
     check_range,
     inflate_members,
+    iter_piece_reads,
     load_members,
-    returned,
+    return_frames,
+    start_read,
     stream,
 )
-from recordmill.shards.record_table import RecordTable, hop
+from recordmill.shards.record_table import RecordTable, scan_headers
 from recordmill.storage.compression import open_stream
 from recordmill.storage.files import MAPPED_FILES, is_remote, map_file, read_range, read_ranges
 from recordmill.storage.spool import Lane, Spool, SpoolingStream
@@ -199,9 +199,11 @@ class TFRecordFile(ABC):
             DataError: The record is damaged, or the index does not fit the shard.
         """
         numbers = np.array([record])
-        offset, length = (int(one[0]) for one in self.locate(numbers))
+        offset, length = (int(column[0]) for column in self.locate(numbers))
         if length < 0:
-            raise next(one for one in self.damage if one.record == record).error(self.file.path)
+            raise next(damage for damage in self.damage if damage.record == record).error(
+                self.file.path
+            )
         size = length + FRAME_OVERHEAD_BYTES
         check_range(self.file, offset, offset + size, record, end=self.framed_bytes)
         frames, _ = scan_frames(
@@ -240,12 +242,12 @@ class TFRecordFile(ABC):
             piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
             piece_records: Maximum number of records of a piece, or None.
         """
-        damage = [one for one in self.damage if start <= one.record < stop]
-        for one in damage:
-            yield from self._sound_pieces(start, one.record, piece_bytes, piece_records)
-            end = one.offset + one.size_bytes
-            yield Piece(self.ordinal, one.offset, end, one.record, damage=one)
-            start = one.record + 1
+        damage_in_range = [damage for damage in self.damage if start <= damage.record < stop]
+        for damage in damage_in_range:
+            yield from self._sound_pieces(start, damage.record, piece_bytes, piece_records)
+            end = damage.offset + damage.size_bytes
+            yield Piece(self.ordinal, damage.offset, end, damage.record, damage=damage)
+            start = damage.record + 1
         yield from self._sound_pieces(start, stop, piece_bytes, piece_records)
 
     def _sound_pieces(
@@ -270,18 +272,18 @@ class TFRecordFile(ABC):
         """Offsets where a piece may begin. None allows every record."""
         return None
 
-    def begin(self, piece: Piece) -> FrameCall:
-        """Starts the reading of a piece, see `pieces.begin`."""
-        return begin(self.file, piece)
+    def start_read(self, piece: Piece) -> FrameRead:
+        """Starts the reading of a piece, see `pieces.start_read`."""
+        return start_read(self.file, piece)
 
-    def calls(
+    def iter_reads(
         self,
         start: int,
         stop: int,
         *,
         piece_records: int | None = None,
         is_needed: Callable[[int, int], bool] = lambda first, end: True,
-    ) -> Iterator[FrameCall]:
+    ) -> Iterator[FrameRead]:
         """Yields the readings of records [start, stop), in order.
 
         Args:
@@ -291,12 +293,12 @@ class TFRecordFile(ABC):
         for piece in self.pieces(start, stop, piece_records=piece_records):
             first = piece.first_record or 0
             if is_needed(first, first + (piece.records or 1)):
-                yield self.begin(piece)
+                yield self.start_read(piece)
 
-    def first_calls(self, records: int) -> Iterator[FrameCall]:
+    def iter_first_reads(self, records: int) -> Iterator[FrameRead]:
         """Yields the readings of the first records. Nothing after them is read or counted."""
         shards = {self.ordinal: self.file}
-        return calls_of(shards, [Piece(self.ordinal, 0, None)], limit=records)
+        return iter_piece_reads(shards, [Piece(self.ordinal, 0, None)], limit=records)
 
 
 def index_mismatch(path: str, place: str) -> DataError:
@@ -430,8 +432,8 @@ class IndexedShard(TFRecordFile):
 
         return self._member.get(inflate, lambda member: member[0] == start)
 
-    def first_calls(self, records: int) -> Iterator[FrameCall]:
-        return self.calls(0, min(records, self.records))
+    def iter_first_reads(self, records: int) -> Iterator[FrameRead]:
+        return self.iter_reads(0, min(records, self.records))
 
 
 class ScannedFile(TFRecordFile):
@@ -453,7 +455,7 @@ class ScannedFile(TFRecordFile):
 
     def _make_table(self) -> RecordTable:
         content = ContentDigest()
-        parts = hop(self.file.path, lenient=True, digest=content)
+        parts = scan_headers(self.file.path, lenient=True, digest=content)
         return RecordTable.from_parts(parts, content, self.file.stat.size_bytes)
 
     @property
@@ -588,13 +590,13 @@ class InflatedFile(ScannedFile):
     def _read(self, offset: int, size: int) -> Bytes:
         return self._contents[offset : offset + size]
 
-    def begin(self, piece: Piece) -> FrameCall:
+    def start_read(self, piece: Piece) -> FrameRead:
         """Returns the call that reads a piece of the inflated file."""
         assert piece.stop is not None
         assert piece.first_record is not None
         origin = FileOrigin(self.file.path, self.ordinal, piece.start)
         if piece.damage is not None:
-            return functools.partial(returned, FileFrames.empty(origin, (piece.damage,)))
+            return functools.partial(return_frames, FileFrames.empty(origin, (piece.damage,)))
         return functools.partial(self._read_piece, piece.start, piece.stop, piece.first_record)
 
     def _read_piece(self, start: int, stop: int, first_record: int) -> FileFrames:
@@ -606,20 +608,22 @@ class InflatedFile(ScannedFile):
         self.file.check_unchanged()
         return frames
 
-    def calls(
+    def iter_reads(
         self,
         start: int,
         stop: int,
         *,
         piece_records: int | None = None,
         is_needed: Callable[[int, int], bool] = lambda first, end: True,
-    ) -> Iterator[FrameCall]:
+    ) -> Iterator[FrameRead]:
         if self.is_spooled or (start, stop) != (0, self.records):
-            yield from super().calls(start, stop, piece_records=piece_records, is_needed=is_needed)
+            yield from super().iter_reads(
+                start, stop, piece_records=piece_records, is_needed=is_needed
+            )
             return
         for frames in stream(self.file, self.ordinal):
             for part in (frames,) if piece_records is None else frames.split(piece_records):
-                yield functools.partial(returned, part)
+                yield functools.partial(return_frames, part)
 
 
 def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> TFRecordFile:

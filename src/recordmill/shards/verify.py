@@ -158,7 +158,7 @@ def verify(
             ]
             if not data_sets:
                 return problems + [
-                    Problem(one.path, "", one.text) for one in catalog.length_problems
+                    Problem(problem.path, "", problem.text) for problem in catalog.length_problems
                 ]
             problems += _check_settled_tree(data_sets[0], mend)
             # Otherwise a build has replaced the generation that was checked, so try again with the

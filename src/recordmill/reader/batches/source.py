@@ -78,8 +78,8 @@ def make_image_decoder(
 
 def _drop_bad_rows(block: StepBlock, bad: Sequence[BadRecord]) -> StepBlock:
     rows = block.rows
-    reasons_by_number = tuple((int(rows.numbers[one.row]), one.describe()) for one in bad)
-    good_rows = np.delete(np.arange(len(rows.numbers)), [one.row for one in bad])
+    reasons_by_number = tuple((int(rows.numbers[record.row]), record.describe()) for record in bad)
+    good_rows = np.delete(np.arange(len(rows.numbers)), [record.row for record in bad])
     # one step with all rows; the refiller divides them into batches
     good_block = block.select_rows(good_rows, np.array([0, len(good_rows)], np.int64))
     return replace(good_block, rows=replace(good_block.rows, bad=rows.bad + reasons_by_number))
@@ -504,7 +504,7 @@ class Batches(Iterator[Any]):
         self._step, self._epochs = 0, options.order.epochs
         self._end_position: tuple[int, int] | None = None
         self.cut: dict[str, int] = {}
-        self._batches = _generate(source, self._plan, self._refiller, self.cut)
+        self._batches = _generate_batches(source, self._plan, self._refiller, self.cut)
 
     def __repr__(self) -> str:
         # Keras prints it in its error for data of an unknown type.
@@ -577,7 +577,7 @@ class Batches(Iterator[Any]):
         self._batches.close()
 
 
-def _generate(
+def _generate_batches(
     source: BatchSource, plan: StepPlan, refiller: BatchRefiller | None, cut: dict[str, int]
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
     """Yields each batch and the position after it.

@@ -45,7 +45,7 @@ def dataset(split=None, batch_size=256, shuffle_records=0, seed=0):
     """
     files = [file for name, files in FILES.items() for file in files if split in (None, name)]
     batches = read_records(files, shuffle_records, seed).batch(batch_size)
-    tensors = unconverted(lambda serialized: parse_records(serialized, %s, TENSORS))
+    tensors = without_autograph(lambda serialized: parse_records(serialized, %s, TENSORS))
     parsed = batches.map(tensors, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return parsed.prefetch(tf.data.AUTOTUNE)
 
@@ -115,7 +115,7 @@ def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
         yield ""
     yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
     for feature in schema:
-        yield f"    {quoted(feature.name)}: {_tensor_arguments(feature) if schema.message != OPAQUE_BYTES else {}},"
+        yield f"    {quote(feature.name)}: {_tensor_arguments(feature) if schema.message != OPAQUE_BYTES else {}},"
     yield "}"
     yield ""
     yield program[1]
@@ -143,7 +143,7 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     yield "FILES = {  # split: [(path, compression, records), ...]"
     files_with_counts = [(file.file, file.records) for file in dataset.files]
     for split in dataset.splits:
-        yield f"    {quoted(split)}: ["
+        yield f"    {quote(split)}: ["
         for file, records in files_with_counts:
             if file.split != split:
                 continue
@@ -155,7 +155,7 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
                     compression=file.compression,
                 )
             yield (
-                f"        ({quoted(restore_typed_path(file.path, inputs))}, {quoted(compression)}, {records}),"
+                f"        ({quote(restore_typed_path(file.path, inputs))}, {quote(compression)}, {records}),"
             )
         yield "    ],"
     yield "}"
@@ -203,9 +203,9 @@ def _dict_lines(name: str, features: Sequence[Feature]) -> Iterator[str]:
         return
     yield f"{name} = {{"
     for feature in features:
-        yield f"    {quoted(feature.name)}: {_tf_feature_code(feature)},  # {_feature_comment(feature)}"
+        yield f"    {quote(feature.name)}: {_tf_feature_code(feature)},  # {_feature_comment(feature)}"
         for entry in _row_lengths(feature):
-            yield f"    {quoted(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
+            yield f"    {quote(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
     yield "}"
 
 
@@ -237,12 +237,12 @@ def _tf_feature_code(feature: Feature) -> str:
     rows = [] if feature.raw or feature.per_step else [storage.name for storage in lengths]
     parts = ", ".join(
         [
-            *(f"{kinds}.RowLengths({quoted(name)})" for name in rows),
+            *(f"{kinds}.RowLengths({quote(name)})" for name in rows),
             *(f"{kinds}.UniformRowLength({size})" for size in (() if nested else shape)),
         ]
     )
     return (
-        f"{kinds}({dtype}, value_key={quoted(values.name)}, "
+        f"{kinds}({dtype}, value_key={quote(values.name)}, "
         f"{f'partitions=[{parts}], ' if parts else ''}row_splits_dtype=tf.int64)"
     )
 
@@ -271,10 +271,10 @@ def _tensor_arguments(feature: Feature) -> dict[str, object]:
     return {name: value for name, value in arguments.items() if value}
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     r"""Returns a Python string literal, in double quotes if all characters are printable.
 
-    >>> print(quoted('a "b"'))
+    >>> print(quote('a "b"'))
     "a \"b\""
     """
     return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)

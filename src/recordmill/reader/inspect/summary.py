@@ -43,8 +43,8 @@ from recordmill.schemas.tfds import tfds_limitations
 from recordmill.shards.catalog import Inputs, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.decode import decode_frames, salvage
-from recordmill.shards.loading.sample import sample_calls
-from recordmill.shards.pieces import FrameCall, calls_of
+from recordmill.shards.loading.sample import iter_sample_reads
+from recordmill.shards.pieces import FrameRead, iter_piece_reads
 from recordmill.shards.rejects import (
     RejectBudget,
     RejectSummary,
@@ -437,14 +437,14 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
     looked_at, rejected = 0, RejectSummary.empty()
 
     # Results arrive in order, so the first places and examples do not depend on threads.
-    def inspect_call(call: FrameCall) -> tuple[int, int, dict[str, FeatureStats], RejectSummary]:
-        frames = call()
+    def inspect_read(read: FrameRead) -> tuple[int, int, dict[str, FeatureStats], RejectSummary]:
+        frames = read()
         name = catalog.files[frames.file].name
         return frames.file, *_frames_stats(frames, name, schema=schema, lenient=lenient)
 
     counts = [0] * len(catalog.files)
     for index, rows, new_stats, damaged in thread_map(
-        inspect_call, _inspected_calls(files), files.threads
+        inspect_read, _iter_inspected_reads(files), files.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + new_stats[name] for name, stats in features.items()}
@@ -519,12 +519,12 @@ def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding
             yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 
 
-def _inspected_calls(files: OpenFiles) -> Iterator[FrameCall]:
+def _iter_inspected_reads(files: OpenFiles) -> Iterator[FrameRead]:
     """Yields the readings of all records, or of the sample. Each file is read once."""
     shards = files.catalog.files
     if files.infer_from is not None:
-        return sample_calls(shards, files.infer_from)
-    return calls_of(shards, cut_files(enumerate(shards), lenient=files.is_lenient))
+        return iter_sample_reads(shards, files.infer_from)
+    return iter_piece_reads(shards, cut_files(enumerate(shards), lenient=files.is_lenient))
 
 
 def _frames_stats(

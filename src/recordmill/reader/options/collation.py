@@ -289,14 +289,14 @@ def _check_compatible(collations: Mapping[str, Collation]) -> None:
             f"collate: {bucketed[0]!r} is bucketed and {packed[0]!r} packed: choose one"
         )
     if packed and (
-        others := [
+        collated := [
             name
             for name, collation in collations.items()
             if name not in packed and collation != "ragged"
         ]
     ):
         raise UsageError(
-            f"collate: {others[0]!r} becomes a list for each packed row, which can't be {collations[others[0]]} as well"
+            f"collate: {collated[0]!r} becomes a list for each packed row, which can't be {collations[collated[0]]} as well"
         )
 
 

@@ -57,7 +57,7 @@ def parse_label(value: str | bool, name: str) -> str | bool:
 
 def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
     """Returns the names of the features of a matrix."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not is_list or not value:
         raise UsageError(f'matrix is a list of features, as in matrix=["x", "z"], not {value!r}')
     return value
@@ -376,7 +376,7 @@ class Training:
                         f"{name} has no effect here: batch_size=None returns single records"
                     )
         # The type of a field is the name of its class of options.
-        names = {str(one.type): one.name for one in fields(cls)}
+        names = {str(field.type): field.name for field in fields(cls)}
         groups: dict[str, Any] = {
             names[group.__name__]: values[group] for group in values.call.classes
         }

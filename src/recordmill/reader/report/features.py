@@ -190,7 +190,7 @@ def _render_distributions(
         lengths = [_length_buckets(statistics) for statistics in figures]
         yield (
             render_histogram(
-                lengths, "values of a record", _axis(figures, "lengths", "{:,}".format)
+                lengths, "values of a record", _find_axis_ends(figures, "lengths", "{:,}".format)
             ),
             f"{format_range(minimum, maximum, 'values')}, {format_number(mean)} on average",
         )
@@ -202,7 +202,7 @@ def _render_distributions(
             render_histogram(
                 [_size_buckets(statistics) for statistics in figures],
                 "bytes of a value",
-                _axis(figures, "sizes", format_size),
+                _find_axis_ends(figures, "sizes", format_size),
             ),
             span + average,
         )
@@ -217,7 +217,7 @@ def _render_distributions(
     yield from (("", note) for note in notes if note)
 
 
-def _axis(
+def _find_axis_ends(
     figures: Sequence[FeatureStatistics], name: str, format_end: Callable[[int], str]
 ) -> tuple[str, str]:
     """Returns the ends of the axis of a histogram.

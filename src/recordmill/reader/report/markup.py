@@ -190,11 +190,11 @@ def render_histogram(
     tallest = max(density for _, shares in lines for _, _, density in shares)
     paths = []
     for colour, shares in lines:
-        points = [f"M{_x(shares[0][0], minimum, span)} {_HEIGHT}"]
+        points = [f"M{_format_x(shares[0][0], minimum, span)} {_HEIGHT}"]
         for low, high, density in shares:
             up = f"{_HEIGHT - density / tallest * (_HEIGHT - 2):.1f}"
             points.append(
-                f"L{_x(low, minimum, span)} {up}H{_x(max(high, low + span / _WIDTH), minimum, span)}"
+                f"L{_format_x(low, minimum, span)} {up}H{_format_x(max(high, low + span / _WIDTH), minimum, span)}"
             )
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
     ticks = "".join(
@@ -207,7 +207,7 @@ def render_histogram(
     )
 
 
-def _x(value: float, minimum: float, span: float) -> str:
+def _format_x(value: float, minimum: float, span: float) -> str:
     return f"{(value - minimum) / span * _WIDTH:.1f}"
 
 

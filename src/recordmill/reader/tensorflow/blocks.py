@@ -24,7 +24,7 @@ from recordmill.reader.batches.grouping import compute_segments, join_packed_lis
 from recordmill.reader.batches.plan import StepBlock
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
 from recordmill.reader.options.images import Images
-from recordmill.reader.tensorflow.program import unconverted
+from recordmill.reader.tensorflow.program import without_autograph
 from recordmill.records.columns.numpy_arrays import (
     ColumnArrays,
     assemble_array,
@@ -40,7 +40,7 @@ FlatArrays = dict[str, Any]
 Tensors = dict[str, Any]
 
 
-def decoded_schema(
+def make_decoded_schema(
     schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
 ) -> Schema:
     """Returns the schema with images as tensors.
@@ -327,7 +327,7 @@ def split_into_steps(
     """
     step_columns = [column for column in columns if column.is_cut_per_step]
 
-    @unconverted
+    @without_autograph
     def prepare(block: Tensors) -> Any:
         sliced: Tensors = {}
         for column in columns:
@@ -348,11 +348,11 @@ def split_into_steps(
             )
         )
 
-    @unconverted
+    @without_autograph
     def cut_steps(sliced: Tensors, block_values: dict[str, Tensors], step_bounds: Tensors) -> Any:
         steps, rows = step_bounds[BLOCK_SHAPE][0], step_bounds[BLOCK_SHAPE][1]
 
-        @unconverted
+        @without_autograph
         def make_step(tensors: Tensors) -> Any:
             step_index = tensors.pop(_STEP_INDEX_KEY)
             for column in step_columns:
@@ -373,7 +373,9 @@ def split_into_steps(
     prepared_blocks = flat_blocks.map(
         prepare, num_parallel_calls=_PREFETCHED_BLOCKS, deterministic=True
     ).prefetch(_PREFETCHED_BLOCKS)
-    slices = unconverted(lambda *block: tf.data.Dataset.from_tensor_slices(join_element(block)))
+    slices = without_autograph(
+        lambda *block: tf.data.Dataset.from_tensor_slices(join_element(block))
+    )
     return prepared_blocks.flat_map(cut_steps if step_columns else slices)
 
 

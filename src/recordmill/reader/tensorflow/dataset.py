@@ -25,10 +25,10 @@ from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
     block_spec,
-    decoded_schema,
     free_iterators_at_exit,
     join_element,
     make_block_columns,
+    make_decoded_schema,
     split_into_steps,
     to_flat_blocks,
 )
@@ -63,7 +63,9 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
 def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     batch_size, order = source.options.batch_size, source.options.order
     first_plan = source.plan(batch_size or BATCH_SIZE).skip_finished_epoch()
-    schema = source.collator.extras.schema(decoded_schema(source.schema, source.images, defaults))
+    schema = source.collator.extras.schema(
+        make_decoded_schema(source.schema, source.images, defaults)
+    )
     columns, iterations = make_block_columns(schema, source.collator.collations), count()
 
     def blocks() -> Iterator[dict[str, Any]]:

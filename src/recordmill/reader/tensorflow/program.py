@@ -26,7 +26,7 @@ OPEN_FILES = 16
 TURN_RECORDS = 16
 
 
-def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function for `map` that AutoGraph does not convert.
 
     Functions without a Python `if` or loop over tensors need no conversion, and the search for
@@ -60,7 +60,7 @@ def read_records(
         )
     )
 
-    @unconverted
+    @without_autograph
     def read(path: Any, compression: Any, count: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(path, compression, DATASET_READ_BYTES)
         return records.apply(tf.data.experimental.assert_cardinality(count))

@@ -242,11 +242,11 @@ class FileFrames(Frames):
         """Returns the first records in the order of their numbers, including damaged ones."""
         if records >= self.records:
             return self
-        numbers = np.sort(np.append(self.numbers, [one.record for one in self.damage]))
+        numbers = np.sort(np.append(self.numbers, [damage.record for damage in self.damage]))
         end = int(numbers[records])
         return self.select(
             slice(int(np.searchsorted(self.numbers, end))),
-            tuple(one for one in self.damage if one.record < end),
+            tuple(damage for damage in self.damage if damage.record < end),
         )
 
     def location(self, row: int) -> tuple[str, str]:

@@ -352,8 +352,8 @@ class FrameScanner:
             if known_next is None and kind != PAYLOAD_DAMAGE:
                 self._gap = self._offset, error.reason
                 continue
-            found = self._damage(self._offset, next_offset - position, kind, error.reason)
-            damage.append(self._explain_unreadable(found, position))
+            new_damage = self._damage(self._offset, next_offset - position, kind, error.reason)
+            damage.append(self._explain_unreadable(new_damage, position))
             self._record, position = self._record + 1, next_offset
             self._offset = begin_offset + next_offset
             if position >= len(data):
@@ -365,11 +365,11 @@ class FrameScanner:
 
         Returns None if there is no index, and `end` after the last record of the index.
         """
-        known = self._known_starts()
-        if known is None:
+        starts = self._known_starts()
+        if starts is None:
             return None
         row = self._record + 1 - self._first_record
-        return int(known[row]) if row < len(known) else end
+        return int(starts[row]) if row < len(starts) else end
 
     def _explain_unreadable(self, damage: Damage, position: int) -> Damage:
         """Returns damage with the reason why its range could not be read.

@@ -42,21 +42,21 @@ def max_record_bytes(memory_bytes: int) -> int:
 def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
     """Returns a function that refuses records that are too large for the memory.
 
-    It is the argument `refuse` of `calls_of`.
+    It is the argument `refuse` of `iter_piece_reads`.
     """
 
     def refuse(size_bytes: int) -> str:
         if size_bytes <= max_record_bytes(memory_bytes):
             return ""
-        given, enough = (
+        given_option, enough_option = (
             option("memory", f"{n >> 20}MiB")
             for n in (memory_bytes, _MEMORY_PER_RECORD_BYTE * size_bytes + (1 << 20))
         )
         return Message(
             "a record of {size_bytes} bytes, more than {given} leaves for one; {enough} is enough",
             size_bytes=f"{size_bytes:,}",
-            given=given,
-            enough=enough,
+            given=given_option,
+            enough=enough_option,
         )
 
     return refuse
@@ -120,7 +120,7 @@ def salvage(frames: FileFrames, name: str, schema: Schema) -> Salvaged:
         frames.data, frames.starts + HEADER_BYTES, frames.lengths, schema
     )
     numbers = np.delete(frames.numbers, [record.row for record in bad])
-    rejects = (*damage_rejects(frames, name), *_unfit(frames, bad, name))
+    rejects = (*damage_rejects(frames, name), *_make_rejects(frames, bad, name))
     return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
 
 
@@ -144,20 +144,24 @@ def select_fitting(
     while first < len(ends):
         stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
         starts, lengths = frames.starts[first:stop] + HEADER_BYTES, frames.lengths[first:stop]
-        batch, kept, some = decode_lenient(frames.data, starts, lengths, schema)
-        more = _classless(batch, schema) if checks_class_numbers else {}
-        some = [*some, *(BadRecord(int(kept[row]), *why) for row, why in more.items())]
+        batch, decoded_rows, unfit = decode_lenient(frames.data, starts, lengths, schema)
+        classless = _find_classless(batch, schema) if checks_class_numbers else {}
+        unfit = [
+            *unfit,
+            *(BadRecord(int(decoded_rows[row]), *why) for row, why in classless.items()),
+        ]
         bad += (
-            replace(one, row=one.row + first) for one in sorted(some, key=lambda record: record.row)
+            replace(record, row=record.row + first)
+            for record in sorted(unfit, key=lambda record: record.row)
         )
         first = stop
     if not bad:
         return frames, ()
-    good = np.delete(np.arange(len(frames)), [one.row for one in bad])
-    return frames.select(good, frames.damage), _unfit(frames, bad, name)
+    good = np.delete(np.arange(len(frames)), [record.row for record in bad])
+    return frames.select(good, frames.damage), _make_rejects(frames, bad, name)
 
 
-def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
+def _find_classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
     """Returns the first value of each row that is not one of the classes.
 
     Returns:
@@ -173,16 +177,16 @@ def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, st
         while pa.types.is_nested(values.type):
             rows, values = rows[np.asarray(values.value_parent_indices())], values.flatten()
         outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(feature.classes)))
-        for at in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
+        for index in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
             reason = (
-                f"{values[at].as_py()} is not one of the {len(feature.classes):,}"
+                f"{values[index].as_py()} is not one of the {len(feature.classes):,}"
                 " classes of the schema"
             )
-            bad.setdefault(int(rows[at]), (feature.name, reason))
+            bad.setdefault(int(rows[index]), (feature.name, reason))
     return bad
 
 
-def _unfit(frames: FileFrames, bad: Sequence[BadRecord], name: str) -> tuple[Reject, ...]:
+def _make_rejects(frames: FileFrames, bad: Sequence[BadRecord], name: str) -> tuple[Reject, ...]:
     return tuple(
         Reject(
             name,

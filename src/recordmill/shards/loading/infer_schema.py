@@ -24,9 +24,9 @@ from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.decode import max_record_bytes, refuse_beyond
-from recordmill.shards.loading.sample import Sample, sample_calls
+from recordmill.shards.loading.sample import Sample, iter_sample_reads
 from recordmill.shards.loading.schema_hints import find_contradictions, find_hint, refine_schema
-from recordmill.shards.pieces import FrameCall, calls_of, stream
+from recordmill.shards.pieces import FrameRead, iter_piece_reads, stream
 
 
 def infer_from_files(
@@ -52,29 +52,29 @@ def infer_from_files(
         DataError: A file is damaged and `lenient` is False, or there are too many features.
     """
     refuse = refuse_beyond(memory_bytes) if bounded or lenient else None
-    work: Iterator[Iterable[FrameCall]] = (
-        _work_items(files, threads, refuse)
+    work: Iterator[Iterable[FrameRead]] = (
+        _group_reads(files, threads, refuse)
         if sample is None
-        else ([call] for call in sample_calls(files, sample))
+        else ([read] for read in iter_sample_reads(files, sample))
     )
 
-    def infer_calls(calls: Iterable[FrameCall]) -> Inference:
-        parts = (call() for call in calls)
+    def infer_reads(reads: Iterable[FrameRead]) -> Inference:
+        parts = (read() for read in reads)
         total = Inference()
         for frames in parts if lenient else checked(parts):
             total = total + infer_frames(frames, files[frames.file].name, memory_bytes)
         return total
 
     total = Inference()
-    for part in thread_map(infer_calls, work, threads):
+    for part in thread_map(infer_reads, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
     return total
 
 
-def _work_items(
+def _group_reads(
     files: Sequence[ShardFile], threads: int, refuse: Callable[[int], str] | None
-) -> Iterator[Iterable[FrameCall]]:
+) -> Iterator[Iterable[FrameRead]]:
     """Yields groups of readings. One thread counts each group.
 
     Usually a group is one piece. If there are enough compressed streams for all threads, a group is
@@ -84,11 +84,11 @@ def _work_items(
     # each thread, all threads decompress.
     by_file = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
     for piece in cut_files(enumerate(files), lenient=True):
-        calls = calls_of(files, [piece], refuse=refuse)
+        reads = iter_piece_reads(files, [piece], refuse=refuse)
         if piece.stop is None and by_file:
-            yield calls
+            yield reads
         else:
-            yield from ([call] for call in calls)
+            yield from ([read] for read in reads)
 
 
 def infer_schema(

@@ -15,7 +15,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut
-from recordmill.shards.pieces import FrameCall, calls_of
+from recordmill.shards.pieces import FrameRead, iter_piece_reads
 from recordmill.shards.tfrecord_file import open_tfrecord
 
 _TEXT = re.compile(r"(\d+) ?(files?)?")
@@ -94,11 +94,11 @@ class Sample:
         )
 
 
-def sample_calls(files: Sequence[ShardFile], sample: Sample) -> Iterator[FrameCall]:
+def iter_sample_reads(files: Sequence[ShardFile], sample: Sample) -> Iterator[FrameRead]:
     """Yields the readings of the records of a sample, in order."""
     for ordinal, records in sample.choose_files(len(files)):
         yield from (
-            calls_of(files, cut(files[ordinal], ordinal, lenient=True))
+            iter_piece_reads(files, cut(files[ordinal], ordinal, lenient=True))
             if records is None
-            else open_tfrecord(files[ordinal], ordinal).first_calls(records)
+            else open_tfrecord(files[ordinal], ordinal).iter_first_reads(records)
         )

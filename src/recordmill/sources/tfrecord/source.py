@@ -43,7 +43,7 @@ from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, sele
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
 from recordmill.shards.loading.schema_hints import find_hinted_classes
 from recordmill.shards.manifest import is_data_set
-from recordmill.shards.pieces import Piece, calls_of
+from recordmill.shards.pieces import Piece, iter_piece_reads
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -85,8 +85,8 @@ def _read_frames(
     shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
 ) -> Iterator[FileFrames]:
     """Yields the frames of a piece. A record that is too large for the memory is damage."""
-    calls = calls_of(shards, [piece], refuse=refuse_beyond(memory_bytes))
-    return (call() for call in calls)
+    reads = iter_piece_reads(shards, [piece], refuse=refuse_beyond(memory_bytes))
+    return (read() for read in reads)
 
 
 def scan_tfrecords(
