@@ -135,7 +135,7 @@ def test_forked_child_finds_record_offsets_itself(
     (shard,) = catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files
     file = open_tfrecord(shard, 0)
     begun, go = threading.Event(), threading.Event()
-    found = tfrecord_file.hop
+    found = tfrecord_file.scan_headers
 
     def find(*given: Any, **options: Any) -> Any:
         if threading.current_thread() is looking:
@@ -143,7 +143,7 @@ def test_forked_child_finds_record_offsets_itself(
             go.wait(60)
         return found(*given, **options)
 
-    monkeypatch.setattr(tfrecord_file, "hop", find)
+    monkeypatch.setattr(tfrecord_file, "scan_headers", find)
     looking = threading.Thread(target=lambda: file.records)
     here, there = multiprocessing.Pipe(False)
     child = multiprocessing.get_context("fork").Process(target=lambda: there.send(file.records))

@@ -15,7 +15,7 @@ from kit.store_server import Store
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import make_npy_header
 from recordmill.shards import index as index_module
-from recordmill.shards.cutting import RecordOffsets, _record_at, cut_records
+from recordmill.shards.cutting import RecordOffsets, _find_record_at, cut_records
 from recordmill.shards.index import (
     INDEX_DTYPE,
     INDEX_FRAME_BYTES,
@@ -48,7 +48,7 @@ def cut(
     offsets: RecordOffsets, piece_bytes: int, low: int, high: int, begins: object = None
 ) -> list[Piece]:
     offsets.prefetch([*range(low + piece_bytes, high, piece_bytes)])
-    ends = [_record_at(offsets, byte) for byte in (low, high)]
+    ends = [_find_record_at(offsets, byte) for byte in (low, high)]
     return list(cut_records(offsets, 3, *ends, piece_bytes=piece_bytes, begins=begins))  # type: ignore[arg-type]
 
 
