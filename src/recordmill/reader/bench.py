@@ -17,7 +17,7 @@ from recordmill.base.stages import measure_stages
 from recordmill.reader.batches.source import Batches
 from recordmill.reader.dataset import Dataset
 
-# Share of the time of the threads. Below it they wait for something other than the processor.
+# If the stages take less than this share of the time of all threads, the threads mostly wait.
 _MIN_BUSY_SHARE = 0.6
 BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
 _FRAMEWORKS = {"tf": "tensorflow", "torch": "torch"}

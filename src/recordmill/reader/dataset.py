@@ -80,8 +80,8 @@ def open(
     the files, its dtypes, shapes and class names are used if the records agree with them.
 
     Args:
-        inputs: The output folder of a build, or one or several files, folders or globs. A data set
-            is opened alone.
+        inputs: The output folder of a build, or one or several files, folders or globs. An output
+            folder can't be combined with other inputs.
         split: The split to read. None reads all splits, in the order of the manifest.
         columns: Names of the features to read, in this order, as a sequence or as text with commas
             between the names. Other features are skipped without being parsed. None reads all
@@ -345,7 +345,7 @@ class Dataset(Trainable[Records]):
     def __getitem__(
         self, key: Any
     ) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
-        """Returns a record, some records, a column, or a view of some columns.
+        """Returns the records or the columns that a key selects.
 
         In the dict of a record, a scalar is a Python object if it is text, bytes, a bool or a
         64-bit number. Otherwise it is a NumPy scalar. bfloat16 is float32, because NumPy has no

@@ -126,7 +126,7 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
     counted: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
     def add(originals: Int64s, copies: Int64s) -> None:
-        """Counts each of `copies` once per pair of splits."""
+        """Counts copies of images. A copy counts once for each pair of splits."""
         for pair in sorted(
             set(zip(splits[originals].tolist(), splits[copies].tolist(), strict=True))
         ):
@@ -168,10 +168,10 @@ _CHECK_TEXTS = {
 
 
 class _Comparison(NamedTuple):
-    """A comparison of records, or of the values of a feature, for a rule.
+    """A search for equal records, or for equal values of a feature.
 
     Attributes:
-        check: Name of the comparison in the rules.
+        check: Name of its limit in the rules, one of the _CHECK constants.
         feature: The feature. None compares complete records.
     """
 
@@ -302,7 +302,7 @@ def _fill_digests(
             progress(count)
 
 
-# rows that have a value, the bytes of all values, the begin and the end of each value in them
+# (rows that have a value, bytes of all values, begin and end of each value in these bytes)
 _ByteSpans = tuple[Int64s, npt.NDArray[np.uint8], Int64s, Int64s]
 
 
@@ -357,7 +357,8 @@ def _share_violations(
     for (first, second), pairs in sorted(repeated.example_pairs.items()):
         is_leak = first != second
         limit = limits[is_leak]
-        # Each pair of splits is reported once, as a share of the split that is not for training.
+        # Each pair of splits is reported once, as a share of its second split. The training split
+        # is always the first one.
         if limit is None or (is_leak and (second == base or (first != base and first > second))):
             continue
         count = repeated.between_splits[first, second] if is_leak else repeated.within_splits[first]

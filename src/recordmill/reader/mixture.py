@@ -26,7 +26,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.record_files import RecordFiles
 
-_MAX_FEATURE_CHARACTERS = 200  # of each of two features that differ, in an error message
+_MAX_FEATURE_CHARACTERS = 200  # an error message cuts the description of a feature to this length
 
 
 @suggest_keywords
@@ -116,7 +116,7 @@ class Mixture(Trainable["MixedRecords"]):
 
 @dataclass(frozen=True, eq=False)
 class MixedRecords:
-    """Records of a mixture: an immutable value. It implements `Fetchable`.
+    """Immutable view of the records of a mixture. It implements `Fetchable`.
 
     Attributes:
         datasets: The records of each data set.
@@ -231,10 +231,7 @@ class MixedRecords:
 
     @cached_property
     def lenient_view(self) -> MixedRecords:
-        """This mixture, reading damaged files without an error.
-
-        This concerns only files without a manifest.
-        """
+        """This mixture, without errors for damaged places in files without a manifest."""
         return self._map(lambda dataset: dataset.lenient_view)
 
     def _map(self, change: Callable[[Records], Records]) -> MixedRecords:
@@ -248,7 +245,12 @@ class MixedRecords:
         return self.datasets[0].make_decoding(schema)
 
     def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
-        """Reads some features of records by their numbers among the stored records of all files."""
+        """Reads records of all data sets by number.
+
+        Args:
+            numbers: Numbers among the stored records of all files. They may repeat.
+            schema: The features to read.
+        """
         return read_columns(self.files, numbers, self.make_decoding(schema))
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -307,7 +309,8 @@ def _epoch_records(datasets: Sequence[Records], proportions: Proportions, stop: 
     sizes = [len(dataset) for dataset in datasets]
     if not all(sizes):
         raise UsageError(f"data set {sizes.index(0)} of the mixture has no records")
-    # complete cycles before each data set would repeat a record, and cycles that it begins
+    # For each data set: the complete cycles that its records are enough for, and the cycles until
+    # all of its records are used.
     cycles = [
         (size // count, -(-size // count))
         for size, count in zip(sizes, proportions.counts, strict=True)

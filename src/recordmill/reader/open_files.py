@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class OpenFiles:
-    """Files of a data set: their records, schema and conversions.
+    """Open files of a data set, with their schema and conversions.
 
-    All views of the files share this object. An unknown schema is inferred when it is first needed.
-    All views then know it, also in other processes.
+    All views of a data set share this object. If the schema is unknown, it is inferred when it is
+    first needed, and all views then know it. A pickled copy contains what is known so far.
 
     Attributes:
         catalog: The files to read.
-        record_files: The same files, open. Read them through `files`.
+        record_files: The same files, open. Use `files` to read them.
         known_schema: Schema of the stored records. None if it is not known yet.
         threads: Number of threads that read and decode. 0 means one per core.
         infer_from: The sample for inferring an unknown schema. None uses all records.
@@ -92,7 +92,7 @@ class OpenFiles:
         infer_from: str | int | None = None,
         **options: Any,
     ) -> OpenFiles:
-        """Opens the files of a catalog. Nothing is read but a file with the schema.
+        """Opens the files of a catalog. Of their contents, only a schema file is read.
 
         Args:
             catalog: The files.
@@ -193,14 +193,14 @@ class OpenFiles:
 
     @cached_property
     def as_encoded(self) -> OpenFiles:
-        """The same files, with images as stored bytes."""
+        """A copy of this object that returns images as stored bytes."""
         if self.image_target is None:
             return self
         return replace(self, image_target=None, known_schema=self.schema)
 
     @cached_property
     def as_lenient(self) -> OpenFiles:
-        """The same files, without errors for damaged places."""
+        """A copy of this object that ignores damaged places."""
         return replace(self, is_lenient=True)
 
     def make_decoding(self, schema: Schema) -> Decoding:
@@ -233,7 +233,10 @@ class OpenFiles:
         return Decoding(schema, tuple(steps))
 
     def check_conversions(self) -> None:
-        """Raises UsageError if the conversions do not fit the features, read or not."""
+        """Raises UsageError if a conversion does not fit its feature.
+
+        All features are checked, including those that are not read.
+        """
         if self.steps or self.images:
             output_schema(self.steps, self.schema)
             _ = self.make_decoding(self.schema).schema
@@ -265,11 +268,11 @@ class OpenFiles:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def number_records(self, frames: FileFrames, records: Sequence[int] | None = None) -> Int64s:
-        """Returns the numbers of records of one file among all records.
+        """Converts record numbers in one file to numbers among the records of all files.
 
         Args:
             frames: Frames of the file.
-            records: Numbers of records in the file. None means those of the frames.
+            records: Record numbers in the file. None takes the numbers of `frames`.
         """
         numbers = frames.numbers if records is None else np.array(records, np.int64)
         return numbers + (int(self.ends[frames.file - 1]) if frames.file else 0)
@@ -282,14 +285,14 @@ class OpenFiles:
         piece_records: int | None = None,
         subset: RecordSubset | None = None,
     ) -> Iterator[FrameRead]:
-        """Yields the readings of a range of the records, in order.
+        """Yields deferred reads of a range of records, in order.
 
         Args:
             start: Number of the first record.
             stop: Number after the last record. None means the end.
-            piece_records: Maximum number of records that are read together. None sets no limit.
-                Files that can only be read from the start ignore it.
-            subset: Leaves out pieces without a record of this subset. None reads all.
+            piece_records: Maximum number of records of a read. None sets no limit. Files that can
+                only be read from the start ignore it.
+            subset: Reads without a record of this subset are left out. None keeps all.
         """
         stop = self.num_records if stop is None else min(stop, self.num_records)
         return iter_range_reads(self.files, start, stop, piece_records=piece_records, subset=subset)

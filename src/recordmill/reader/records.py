@@ -67,18 +67,18 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records in a fixed order: an immutable value.
+    """Immutable view of the records of some files, in a fixed order.
 
-    `select`, `with_names` and `where` return other records of the same files. They copy
-    nothing, and share what is known about the files. Threads and processes can share it. It
-    implements `reader.prefetch.protocols.Fetchable`.
+    `select`, `with_names` and `where` return other views of the same files. They copy nothing, and
+    share the schema and the record counts. Threads and processes can share a view. It implements
+    `reader.prefetch.protocols.Fetchable`.
 
     Attributes:
         open_files: The files and their conversions.
         filter: The selection of records.
         columns: Stored names of the features to read. None reads all.
         names: Shown name to stored name of the renamed features.
-        pinned_fingerprint: The fingerprint, if it is that of other records. None computes it.
+        pinned_fingerprint: Fingerprint that was taken over from another view. None computes it.
     """
 
     open_files: OpenFiles
@@ -157,7 +157,7 @@ class Records:
 
     @cached_property
     def _filtered_schema(self) -> Schema:
-        """The features that are read, followed by those that only the conditions use."""
+        """Features to read, followed by features that only the conditions use."""
         names = names_to_read(self._stored_schema.names, self.filter.feature_names)
         return self.open_files.schema.select(names)
 
@@ -169,13 +169,13 @@ class Records:
         return rename_features(stored_schema, {old: new for new, old in self.names.items()})
 
     def make_decoding(self, schema: Schema) -> Decoding:
-        """Returns the conversion of payloads to some features of this view.
+        """Returns a conversion of payloads to some features of this view.
 
         Args:
-            schema: Features of this view, under the names of the view. `required` may differ.
+            schema: Features under the names of this view. `required` may differ from `self.schema`.
 
         Returns:
-            The conversion, under the stored names.
+            The conversion. Its columns have the stored names.
         """
         stored = rename_features(schema, self.names)
         if not self._decoding.steps:
@@ -275,7 +275,7 @@ class Records:
         return replace(self, pinned_fingerprint=None, **changes)._checked()
 
     def select(self, columns: Sequence[str]) -> Records:
-        """Returns some features, in the given order.
+        """Returns a view of some features, in the given order.
 
         Raises:
             UsageError: A feature is unknown, or named twice.
@@ -284,7 +284,7 @@ class Records:
         return self._derive(columns=tuple(self.names.get(name, name) for name in columns))
 
     def with_names(self, names: Mapping[str, str]) -> Records:
-        """Returns the records with new names for some features.
+        """Returns a view with new names for some features.
 
         Args:
             names: Current name to new name.
@@ -310,7 +310,7 @@ class Records:
             raise UsageError("rename: {error}", error=error) from None
 
     def where(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Records:
-        """Returns the records that satisfy a condition, a mask or a list of numbers.
+        """Returns a view of the records that a condition, a mask or a list of numbers selects.
 
         Raises:
             UsageError: The condition does not fit the features, the mask has another length, or a
@@ -327,7 +327,7 @@ class Records:
         )
 
     def drop_missing(self, names: Sequence[str]) -> Records:
-        """Returns the records that have all of these features."""
+        """Returns a view of the records that have all of these features."""
         # not at the top: this import takes 60 ms
         import pyarrow.compute as pc
 
@@ -337,20 +337,20 @@ class Records:
 
     @cached_property
     def encoded_view(self) -> Records:
-        """These records, with images as stored bytes."""
+        """This view, with images as stored bytes."""
         if self.open_files.image_target is None:
             return self
-        # shuffled orders and saved states depend on the fingerprint, and must be the same for both
+        # Both views must have the same fingerprint, because orders and saved states depend on it.
         return replace(
             self, open_files=self.open_files.as_encoded, pinned_fingerprint=self.fingerprint
         )
 
     @cached_property
     def lenient_view(self) -> Records:
-        """These records, read without errors for damaged places.
+        """This view, without errors for damaged places in files without a manifest.
 
-        In files without an index, each damaged place counts as one record that can't be read. A
-        data set with a manifest is returned unchanged.
+        A damaged place counts as one record that can't be read. The view of a data set with a
+        manifest is returned unchanged.
         """
         files = self.open_files
         if files.is_lenient or self.catalog.manifest is not None:
@@ -358,20 +358,20 @@ class Records:
         return self._with_files(files.as_lenient)
 
     def _with_files(self, open_files: OpenFiles) -> Records:
-        """Returns the same view of a variant of the files."""
+        """Returns this view with another `OpenFiles` of the same files."""
         return replace(self, open_files=open_files, filter=self.filter.with_files(open_files))
 
     # Reading
 
     def in_one_pass(self, work: Callable[[Records], _Result]) -> _Result:
-        """Returns `work(self)`, inferring an unknown schema in the same pass.
+        """Returns `work(self)`. Saves a pass over the files if the schema is unknown.
 
-        If the schema is unknown, `work` runs with a schema guessed from the first records. Each
-        decoded record confirms the guess. If one does not, `work` runs again with the inferred
-        schema.
+        `work` first runs with a schema that is guessed from the first records, and each decoded
+        record is compared with the guess. If one does not fit, `work` runs again with the schema
+        of all records.
 
         Args:
-            work: Reads all of the records that it receives. It may run twice.
+            work: Must read all records of its argument. It may run twice.
         """
         files, guess = self.open_files, None
         # `decode` uses a guess only if no records are left out
@@ -393,14 +393,14 @@ class Records:
     def iter_reads(
         self, start: int = 0, stop: int | None = None, *, piece_records: int | None = None
     ) -> Iterator[FrameRead]:
-        """Yields the readings of a range of the stored records, in order.
+        """Yields deferred reads of a range of the stored records, in order.
 
-        If records were selected by number, pieces without selected records are left out.
+        If records were selected by number, reads without a selected record are left out.
 
         Args:
             start: Number of the first record among all stored records.
             stop: Number after the last record. None means the end.
-            piece_records: Maximum number of records that are read together. None sets no limit.
+            piece_records: Maximum number of records of a read. None sets no limit.
         """
         return self.open_files.iter_reads(
             start, stop, piece_records=piece_records, subset=self.filter.subset
@@ -468,12 +468,12 @@ class Records:
         begin, end, _ = slice(start, stop).indices(len(self))
         if begin >= end:
             return (0, 0)
-        # `decode` filters the records between them
+        # the range may contain records that the view leaves out; `decode` removes them
         first, last = self.to_stored_numbers(np.array([begin, end - 1])).tolist()
         return first, last + 1
 
     def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
-        """Reads some features of records by their numbers among all stored records."""
+        """Reads some features of records by their numbers, which count all stored records."""
         return read_columns(self.files, numbers, self.make_decoding(schema))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
@@ -485,7 +485,7 @@ class Records:
         records = min(to_whole_number(records, "records", 0), MAX_ROWS)
         # with conditions, the number of records to read for `records` matches is unknown
         reads = iter_head_reads(self.files, 2**62 if self.filter.is_active else records)
-        # Decoding stops when there are enough. Each thread may have started one more part.
+        # Decoding stops after enough rows. Until then, each thread may have started one more read.
         batches = thread_map(lambda read: self.decode(read()), reads, self.threads)
         return self._make_table(take_first_rows(batches, records))
 

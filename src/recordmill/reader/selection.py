@@ -33,12 +33,11 @@ from recordmill.shards.pieces import FrameRead
 
 @dataclass(frozen=True)
 class Condition:
-    """A predicate on the features of a view.
+    """A predicate, with the feature names of the view that it was added to.
 
     Attributes:
-        where: The predicate.
-        names: Shown name to stored name of the features that were renamed when the condition was
-            added.
+        where: The predicate. It uses the names of the view.
+        names: Name in the view to stored name, for the features that the view has renamed.
     """
 
     where: Predicate
@@ -56,11 +55,11 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
 
 
 def _schema_as_shown(stored_schema: Schema, names: Mapping[str, str]) -> Schema:
-    """Returns all features under their shown names.
+    """Returns all features under their names in a view.
 
-    A feature is left out if another feature has taken its name.
+    A feature is left out if the view gives its name to another feature.
     """
-    # Another feature has been renamed to these names.
+    # these names now belong to other features
     hidden = {*names} - {*names.values()}
     return rename_features(
         stored_schema.select(name for name in stored_schema.names if name not in hidden),
@@ -165,8 +164,8 @@ class _StoredCondition:
 class RecordFilter:
     """Selection of records by conditions and by number.
 
-    The numbers of the matching records are found when they are first needed. All views with this
-    filter then know them, also in other processes.
+    The first access to `matching` finds the numbers of the matching records and keeps them. All
+    views with this filter share them. A pickled copy contains them if they are known.
 
     Args:
         files: The files with the records.
@@ -204,7 +203,7 @@ class RecordFilter:
         return self._matching
 
     def with_files(self, files: OpenFiles) -> RecordFilter:
-        """Returns the same selection of records of a variant of the files."""
+        """Returns this filter for another `OpenFiles` of the same files."""
         return RecordFilter(files, self.conditions, self.subset)
 
     def and_where(self, where: Predicate, names: Mapping[str, str]) -> RecordFilter:
@@ -217,8 +216,12 @@ class RecordFilter:
         return RecordFilter(self.files, (*self.conditions, Condition(where, names)), self.subset)
 
     def and_numbers(self, numbers: Int64s) -> RecordFilter:
-        """Returns the filter that selects some of the matching records by their numbers."""
-        # Numbers of matching records, so the new filter does not need the conditions any more.
+        """Returns a filter that selects some of the matching records by number.
+
+        Args:
+            numbers: Each is in [0, number of matching records).
+        """
+        # The numbers count matching records only, so the conditions are not needed any more.
         subset = (
             RecordSubset.from_numbers(numbers, self.files.num_records)
             if self.matching is None
@@ -227,7 +230,7 @@ class RecordFilter:
         return RecordFilter(self.files, subset=subset)
 
     def identity(self) -> str:
-        """Returns a text that differs between filters that select other records."""
+        """Returns a text for fingerprints. Filters that select other records have another text."""
         identity = "\x00and\x00".join(
             str(condition.where.condition)
             + (repr(sorted(condition.names.items())) if condition.names else "")
@@ -259,14 +262,18 @@ class RecordFilter:
         return tuple(conditions)
 
     def subset_mask(self, frames: FileFrames) -> npt.NDArray[np.bool_]:
-        """Returns for each frame of a file whether its number was selected, bool [rows]."""
-        # Numbers among all records are used only with a subset. Counting may read all files.
+        """Returns a mask of the frames that were selected by number, bool [rows].
+
+        Args:
+            frames: Frames of one file.
+        """
+        # Without a subset no numbers are computed, because that may read all files.
         if self.subset is None:
             return np.ones(len(frames), np.bool_)
         return self._selected_by_number(self.files.number_records(frames))
 
     def condition_mask(self, batch: pa.RecordBatch, frames: FileFrames) -> npt.NDArray[np.bool_]:
-        """Returns for each record whether it satisfies the conditions, bool [rows].
+        """Returns a mask of the records that satisfy the conditions, bool [rows].
 
         Args:
             batch: The features of the conditions, and possibly others, as they are stored.
@@ -281,9 +288,10 @@ class RecordFilter:
         return mask
 
     def _find_matching(self) -> RecordSubset:
-        """Reads all records. If the files are lenient, damaged records match.
+        """Finds the matching records in one pass over the features of the conditions.
 
-        Reading them then reports the damage.
+        If the files are lenient, damaged records match, so that the code that reads them later
+        reports them.
         """
         files = self.files
         # At least one feature, because a batch without columns has no number of rows.
@@ -315,7 +323,9 @@ def _condition_columns(
 ) -> tuple[str, ...]:
     """Returns the names of the features that a condition uses.
 
-    The condition sees all features as they are stored.
+    Raises:
+        UsageError: The condition does not fit the stored features. If the view decodes a feature,
+            the message explains that conditions use the stored value.
     """
     try:
         return predicate.referenced_columns(shown_schema)

@@ -18,7 +18,7 @@ from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.pieces import FrameRead
 
-if TYPE_CHECKING:  # what most commands have no need of
+if TYPE_CHECKING:  # not imported at run time, because most commands do not need these modules
     from recordmill.reader.records import Records
     from recordmill.statistics.dataset_sketch import DatasetSketch
     from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -32,7 +32,7 @@ NormalizedBy = Literal["moments", "quantiles"]
 
 
 class _Counted(Protocol):
-    """A data set with statistics, which may take a pass over its records."""
+    """A data set with statistics. The first access to them may read all records."""
 
     @property
     def schema(self) -> Schema: ...
@@ -199,7 +199,10 @@ def _element_normalization(name: str, elements: list[ElementStatistics]) -> dict
 
 
 def _quantile_normalization(name: str, elements: list[ElementStatistics]) -> dict[str, Any]:
-    """Returns keywords that change the quantiles at 1 % and 99 % of each element to -1 and 1."""
+    """Returns keywords of `Normalization` that use quantiles.
+
+    The layer changes the quantile at 1 % of each element to -1, and the one at 99 % to 1.
+    """
     if not elements:
         raise UsageError(
             f"feature {name!r} has no quantiles of each element: it must hold vectors of one length, "
@@ -215,10 +218,10 @@ def _quantile_normalization(name: str, elements: list[ElementStatistics]) -> dic
 
 
 def _training_elements(dataset: _Counted, name: str) -> list[ElementStatistics]:
-    """Returns the statistics of the elements of a feature with vectors, by split.
+    """Returns the statistics of each element of a vector feature, one entry per split.
 
-    The result is empty for features without elements, and for arrays with several axes, such as
-    images, which are normalized as a whole.
+    The list is empty if the build has stored no such statistics, or if the feature has several
+    axes, such as an image. Such a feature is normalized as a whole.
     """
     elements = [
         figures.elements for figures in _training_statistics(dataset, name) if figures.present
@@ -246,9 +249,9 @@ def _colour_normalization(statistics: list[ColourStatistics]) -> dict[str, Any]:
 
 
 def _training_statistics(dataset: _Counted, name: str) -> list[FeatureStatistics]:
-    """Returns the statistics of a feature, by split.
+    """Returns the statistics of a feature in the split `train`, as a list with one entry.
 
-    Only the split `train` is included if the data set has it.
+    If there is no such split, the list has an entry for each split.
     """
     if not isinstance(name, str):
         raise UsageError(f"give the name of one feature, not {name!r}")

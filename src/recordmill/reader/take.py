@@ -40,10 +40,10 @@ from recordmill.shards.tfrecord_file import TFRecordFile
 
 # 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
-_MAX_ITEMS = 8192  # of a list; the decoder is faster for longer lists
-# Decoding so many small records takes longer than the fixed costs of a call.
+_MAX_ITEMS = 8192  # maximum length of a list; the decoder is faster for longer lists
+# For runs of this length, the fixed costs of an additional read do not matter.
 _LONG_RUN_RECORDS = 4096
-# Values out of these ranges are left to the decoder.
+# The decoder reports values outside of these ranges.
 _INT_RANGES = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
@@ -51,8 +51,10 @@ _INT_RANGES = {
     "bool": (0, 1),
 }
 
-# feature name to (kind of its list, function of an entry to the list's values, function of these
-# to the value of the feature)
+# Feature name to:
+#   * the kind of its list in the Example,
+#   * a function that returns the items of this list,
+#   * a function that converts the items to the value of the feature.
 ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
@@ -64,13 +66,13 @@ def iter_range_reads(
     piece_records: int | None = None,
     subset: RecordSubset | None = None,
 ) -> Iterator[FrameRead]:
-    """Yields the readings of the records [start, stop), in order.
+    """Yields deferred reads of records [start, stop), in order.
 
     Args:
         start: Number of the first record among all files.
         stop: Number after the last record.
-        piece_records: Maximum number of records that are read together. None sets no limit.
-        subset: Leaves out files and pieces without a record of this subset. None reads all.
+        piece_records: Maximum number of records of a read. None sets no limit.
+        subset: Reads without a record of this subset are left out. None keeps all.
     """
     ends = files.ends
 
@@ -92,14 +94,14 @@ def iter_range_reads(
 
 
 def iter_head_reads(files: RecordFiles, records: int) -> Iterator[FrameRead]:
-    """Yields the readings of the first records of all files, in order.
+    """Yields deferred reads of the first records of all files, in order.
 
-    No file is counted, and only as much is read as needed.
+    The records of a file are not counted first. Nothing after the requested records is read.
     """
     for file in files:
         for read in file.iter_first_reads(records):
             yield read
-            # A file without an index is streamed, so its frames are in memory already.
+            # A file without an index is streamed, so this read returns frames that are in memory.
             if file.file.info is None:
                 records -= read().records
         if file.file.info is not None:
@@ -109,7 +111,7 @@ def iter_head_reads(files: RecordFiles, records: int) -> Iterator[FrameRead]:
 
 
 def take_first_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yields the first rows of batches. No further batch is requested when there are enough."""
+    """Yields batches with the first `rows` rows. Requests no batch after them."""
     for batch in batches:
         yield batch.slice(0, rows)
         rows -= batch.num_rows
@@ -118,7 +120,10 @@ def take_first_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa
 
 
 def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
-    """Returns record numbers in [0, total), with negative numbers counted from the end.
+    """Converts negative record numbers, which count from the end, and checks all numbers.
+
+    Returns:
+        Numbers in [0, total).
 
     Raises:
         WrongTypeError: `records` is not a list of integers.
@@ -147,7 +152,7 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
 
 
 def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: int) -> pa.Table:
-    """Returns the records with some numbers, in the given order.
+    """Reads records by number, in the given order.
 
     Args:
         numbers: Record numbers among all files. They may repeat.
@@ -169,7 +174,9 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
 
 
 def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.RecordBatch:
-    """Returns the columns of some records under their stored names, in the order of `numbers`.
+    """Reads the columns of some records, in the order of `numbers`.
+
+    The columns have their stored names.
 
     Raises:
         DataError: A record is damaged or does not fit the schema. The error names its file, record
@@ -184,16 +191,19 @@ def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.
 
 
 def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[FrameRead]:
-    """Yields the readings of ascending numbers, in order.
+    """Yields deferred reads of the records with these numbers, in order.
 
-    A long run of consecutive records is read as pieces, which copies no frame. Shorter runs are
-    gathered, so that many of them share the fixed costs of a call.
+    Many consecutive records are read as pieces, without a copy of their frames. Other frames are
+    copied into one buffer, so that many of them share the fixed costs of a read.
+
+    Args:
+        numbers: Ascending record numbers.
     """
     if not len(numbers):
         return
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     is_long = np.diff(breaks, prepend=0, append=len(numbers)) >= _LONG_RUN_RECORDS
-    # Only the breaks next to a long run divide the numbers.
+    # short runs that follow each other stay in one group
     for group in np.split(numbers, breaks[is_long[1:] | is_long[:-1]]):
         first, last = int(group[0]), int(group[-1])
         if last - first < len(group):
@@ -206,8 +216,7 @@ def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[Frame
 def make_parse_plan(schema: Schema) -> ParsePlan | None:
     """Returns the plan with which `parse_record` parses the features of a schema.
 
-    The plan contains for each feature the kind of its list, a function that returns the values of
-    the list, and a function that converts them. None if some feature needs the decoder.
+    None if a feature needs the decoder.
     """
     if schema.message != EXAMPLE or any(
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
@@ -266,9 +275,9 @@ def parse_record(
 
 
 def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
-    """Returns a function that converts a list's values to a feature's value.
+    """Returns a function that converts the items of a list to the value of a feature.
 
-    The function raises ValueError if the decoder has to parse the record.
+    The function raises ValueError if the record is left to the decoder.
     """
     if feature.raw:
         return _raw_reader(feature)

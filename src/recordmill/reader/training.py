@@ -39,7 +39,7 @@ _Records = TypeVar("_Records", bound="Fetchable")
 
 @suggest_fields
 class Trainable(Generic[_Records]):
-    """Base of data sets, mixtures and zips: their records, and batches of them for training.
+    """Base class of data sets, mixtures and zips, with the methods that return batches.
 
     The order of the batches is exact and the same for every output.
 
@@ -57,7 +57,7 @@ class Trainable(Generic[_Records]):
 
     @property
     def files(self) -> RecordFiles:
-        """The open files, for reading. A zip has those of its first data set."""
+        """The open files. For a zip, these are the files of its first data set."""
         return self.records.files
 
     @property

@@ -182,7 +182,9 @@ class Zip(Trainable["ZippedRecords"]):
 
 @dataclass(frozen=True, eq=False)
 class ZippedRecords:
-    """Records of data sets side by side: an immutable value. It implements `Fetchable`.
+    """Immutable view of the records of several data sets, side by side.
+
+    It implements `Fetchable`.
 
     Attributes:
         parts: The records of each data set.

@@ -85,8 +85,8 @@ def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tupl
     For the arguments see `pad_steps`.
 
     Returns:
-        The items of all steps, [items, ...], and the first item of each step and their end, int64
-        [steps + 1].
+        The items of all steps, [items, ...]. Then int64 [steps + 1]: the index of the first item
+        of each step, and the number of items.
     """
     values = np.ascontiguousarray(column.values)
     step_starts = to_offsets(np.diff(edges) * lengths)
@@ -122,7 +122,8 @@ def slice_column(column: Any, begin: int, end: int) -> Any:
     return Ragged(slice_column(column.values, first, last), splits - first, valid)
 
 
-# endings of the names of extra columns: of features that may be missing, and padded and packed ones
+# A feature `tokens` that may be missing has an extra column `tokens/valid`. Padded features have
+# `tokens/length`, and packed ones `tokens/segment` and `tokens/position`.
 VALID_SUFFIX = "/valid"
 LENGTH_SUFFIX = "/length"
 SEGMENT_SUFFIX = "/segment"
@@ -156,8 +157,8 @@ def split_column(
         collation: Collation of the feature. None leaves it as it is.
 
     Returns:
-        The parts of all steps, for the feature and for each column that the collation adds. Their
-        arrays are writable, and arrays of different steps do not overlap.
+        Column name to its values in each step. The columns are the feature itself and those that
+        the collation adds. All arrays are writable, and no two steps share memory.
 
     Raises:
         DataError: A list is not dense, or a number is not a class.
@@ -225,10 +226,10 @@ def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[n
 
 
 def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
-    """Returns the rows that have a number.
+    """Checks the class numbers of a column, and returns the rows that have one.
 
     Raises:
-        DataError: A number is not in [0, depth).
+        DataError: A class number is not in [0, depth).
     """
     assert collation.depth is not None
     rows = np.flatnonzero(~np.ma.getmaskarray(column))
@@ -298,14 +299,15 @@ def _own_array(array: Array) -> Array:
     return owned
 
 
-# About a batch, because all rows of a batch are padded to its longest list.
+# About one batch: the longest list of a batch determines the padded length of all of its rows.
 _SAMPLE_RECORDS = 256
 
 
 def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
     """Estimates the memory of a row in padded arrays of numbers.
 
-    If a collation has no fixed length, the longest list among the first records counts.
+    For a collation without a fixed length, this is the length of the longest list among the first
+    `_SAMPLE_RECORDS` records.
     """
     features = {feature.name: feature for feature in dataset.schema}
     numeric_collations = {
@@ -412,8 +414,8 @@ class ExtraColumns:
     def check(self, schema: Schema) -> None:
         """Raises UsageError if the extra columns do not fit a schema.
 
-        A name may exist already, a batch may be empty, or a feature of the matrix may not be
-        numeric.
+        There are three reasons: a feature already has the name of an extra column, no column would
+        be left in a batch, or a feature of the matrix is not numeric.
         """
         for feature in (schema[name] for name in self.matrix):
             if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
@@ -584,8 +586,8 @@ class Collator:
         Images are decoded, and the extra columns are added.
 
         Args:
-            schema: Features of its rows.
-            dataset: The data set, for the ends of its files.
+            schema: Features of the rows of the block.
+            dataset: The data set. If `has_ids` is set, its files are counted.
 
         Returns:
             The columns in the types of `records.columns.numpy_arrays`.

@@ -1,9 +1,12 @@
 """`StepPlan`: the steps of a schedule, as batches return them.
 
-* Without gathering, a block consists of the steps of one range of the fetcher.
-* Bucketed: a block is a group of steps with its rows sorted by length.
-* Packed: a step has as many records as fit into its rows. The number of steps of an epoch is
-  unknown in advance.
+A block contains the rows of several consecutive steps. The collations determine these steps:
+
+* If no feature is bucketed or packed, they are the steps that a thread of the fetcher reads at
+  once.
+* If a feature is bucketed, they are one group, and its rows are sorted by length.
+* If features are packed, a step has as many records as fit into its rows. So the number of steps of
+  an epoch is unknown in advance.
 """
 
 from __future__ import annotations
@@ -240,23 +243,25 @@ class StepPlan:
         )
 
     def _own_step_indices(self, first_step: int, num_steps: int) -> Int64s:
-        """Returns the indices of this plan's steps in a range of steps.
+        """Returns which steps of a range belong to this plan's worker.
+
+        The steps of other workers and the skipped steps are left out.
 
         Args:
-            first_step: Number of the first step in the plan.
-            num_steps: Number of steps.
+            first_step: Number of the first step of the range, counted from the start of `schedule`.
+            num_steps: Number of steps in the range.
 
         Returns:
-            Indices from 0.
+            Indices in the range, from 0.
         """
         numbers = np.arange(first_step, first_step + num_steps) - self.skipped_steps
         return np.flatnonzero((numbers >= 0) & (numbers % self.step_stride == 0))
 
     def _group_start(self, schedule: Schedule) -> int:
-        """Returns the start of the group of steps that contains a position.
+        """Returns the position at which the group of a schedule's first step begins.
 
         Args:
-            schedule: Its beginning is the position.
+            schedule: The end of `self.schedule`, from some position on.
         """
         assert self.buckets is not None
         # groups are counted from the start of the plan in its first epoch, and from 0 in later ones
@@ -265,7 +270,10 @@ class StepPlan:
         return epoch_start + (schedule.position - epoch_start) // group_records * group_records
 
     def _group_identity(self) -> dict[str, Any]:
-        """Returns the fields that must be the same to resume inside a group."""
+        """Returns the options that determine the steps of a group, for a saved state.
+
+        A run with other values can't resume inside a group.
+        """
         assert self.buckets is not None
         collation = self.buckets.collation
         return {
@@ -277,7 +285,10 @@ class StepPlan:
         }
 
     def _bucket_rows(self, rows: StepRows) -> list[StepBlock]:
-        """Returns a block with the own steps of a group, if it has any."""
+        """Sorts the rows of a group, and returns a block of the steps of this worker.
+
+        The list is empty if none of the steps belongs to this worker.
+        """
         assert self.buckets is not None
         first_step = self.schedule.count_steps_before(
             rows.step_range.epoch, rows.step_range.position
@@ -290,9 +301,9 @@ class StepPlan:
         )
 
     def _pack_steps(self, fetcher: Fetcher, packing: PackingLayout) -> Iterator[StepBlock]:
-        """Yields blocks of packed steps.
+        """Yields blocks of packed steps. The consumer's thread packs them.
 
-        Records that did not fit into the last steps of a range come first in the next one.
+        Records that do not fill a step are kept, and come first in the next block.
         """
         remaining_batch: pa.RecordBatch | None = None
         numbers, num_packed = np.empty(0, np.int64), 0

@@ -51,8 +51,8 @@ def make_image_decoder(
 
     The threads of the fetcher call it.
 
-    If an image can't be decoded, the function raises DataError, or leaves out the row if `on_bad`
-    is "skip".
+    If an image can't be decoded and `on_bad` is "error", the function raises DataError. If it is
+    "skip", the function leaves out the row.
 
     Args:
         schema: Features of the rows.
@@ -67,7 +67,7 @@ def make_image_decoder(
             return block
         if on_bad == "error":
             first_bad = bad[0]
-            # the place in the files of the zipped data set that has the image
+            # a zip has several data sets: the error names the file with this image
             owner = next(part for part in dataset.parts if first_bad.feature in part.schema)
             path, place = owner.files.location(int(block.rows.numbers[first_bad.row]))
             raise DataError(first_bad.describe(), source=path, place=place)
@@ -86,7 +86,9 @@ def _drop_bad_rows(block: StepBlock, bad: Sequence[BadRecord]) -> StepBlock:
 
 
 class BatchRefiller:
-    """Fills batches with the next records if unusable records are left out.
+    """Fills up batches after unusable records are left out.
+
+    Each batch takes the next good records of the epoch, so that only the last batch is shorter.
 
     Args:
         dataset: The data set, for messages.
@@ -343,7 +345,7 @@ class BatchSource:
             # Records after the last complete step may fill up batches that lack records. The
             # refiller drops the remainder instead.
             order = replace(order, drop_remainder=False)
-        # Here, so that the workers of a loader share the files that this process has inflated.
+        # The workers of a loader start after this, and share the files that are inflated here.
         for part in self.dataset.parts:
             part.files.spool_all(part.threads)
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
@@ -580,9 +582,10 @@ class Batches(Iterator[Any]):
 def _generate_batches(
     source: BatchSource, plan: StepPlan, refiller: BatchRefiller | None, cut: dict[str, int]
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
-    """Yields each batch and the position after it.
+    """Yields (batch, position after it).
 
-    The number of a batch usually determines its position, which is then None.
+    The position is (epoch, position in the epoch) for packed batches. For others it is None,
+    because the number of the batch determines it.
     """
     nulls = source.options.arrays.nulls == "masked"
 
@@ -607,11 +610,13 @@ def _generate_batches(
 
 
 def count_truncated(new_counts: Mapping[str, int], total_counts: dict[str, int]) -> None:
-    """Adds numbers of cut records. Warns about the first ones of each feature.
+    """Adds the numbers of records that packing has cut.
+
+    The first cut record of a feature causes a warning.
 
     Args:
-        new_counts: Numbers by feature.
-        total_counts: Totals by feature. They are changed.
+        new_counts: Number of cut records by feature.
+        total_counts: Totals by feature. `new_counts` is added to them.
     """
     for name, records in new_counts.items():
         if name not in total_counts:

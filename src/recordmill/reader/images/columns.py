@@ -37,9 +37,9 @@ from recordmill.schemas.feature import Feature, Schema
 
 IMAGE_FEATURE = "image/encoded"
 _OBJECT_PREFIX = "image/object/"
-KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes(kept_parts)`
+KeptPart = tuple[float, float, float, float, bool]  # a row of the argument of `move_boxes`
 _BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
-# Records that are inspected to detect image features.
+# Number of records that are inspected to detect image features.
 _SAMPLE_RECORDS = 16
 
 
@@ -92,10 +92,10 @@ def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[
 
 
 def find_photo(images: Mapping[str, Images]) -> str | None:
-    """Returns the feature of the photos with which masks are turned.
+    """Returns the feature with the photos of the masks, or None.
 
-    It is the only feature with `orientation=True` that is not a mask. None if there is no such
-    feature, or several.
+    A mask is turned like its photo. The photos are the only feature with `orientation=True` that
+    is not a mask. If several features qualify, the result is None.
     """
     names = [name for name, target in images.items() if target.orientation and not target.mask]
     return names[0] if len(names) == 1 else None
@@ -108,7 +108,7 @@ def _with_first_size(dataset: Sampled, name: str, target: Images, photo_name: st
     for value, photo in zip(records[name].to_pylist(), photos, strict=True):
         if value is None:
             continue
-        # a damaged image has no size: the next one decides
+        # a damaged image has no known size, so the next one is tried
         with contextlib.suppress(BadImage):
             first = EncodedImage(
                 np.frombuffer(value, np.uint8),
@@ -152,11 +152,11 @@ class ImageDecoder:
 
     Args:
         images: The target of each image feature.
-        threads: The number of threads; 1: the caller's thread.
-        seed: The seed of random crops.
-        memory_bytes: The memory limit of the reader. Decoding uses a quarter of it.
-        defaults: The encoded image that replaces missing ones, by feature; without one, they are
-            black.
+        threads: Number of threads. 1 decodes in the caller's thread.
+        seed: Seed of random crops.
+        memory_bytes: Memory limit of the reader. Decoding uses a quarter of it.
+        defaults: Encoded images that replace missing ones, by feature. Without a default, a missing
+            image is black.
     """
 
     def __init__(
@@ -187,9 +187,13 @@ class ImageDecoder:
     ) -> tuple[dict[str, Array], pa.RecordBatch, list[BadRecord]]:
         """Decodes the image features of some rows.
 
+        Args:
+            rows: The rows. Random crops depend on their record numbers and epoch.
+            schema: Features of the rows.
+
         Returns:
-            The pixels [rows, *shape] by feature; the rows, with their boxes moved; and the images
-            that cannot be decoded, in the order of rows.
+            Three values: the pixels [rows, *shape] by feature, the columns of the rows with their
+            boxes moved, and the images that can't be decoded, in the order of the rows.
         """
         pixels: dict[str, Array] = {}
         undecoded: list[BadRecord] = []
@@ -229,7 +233,10 @@ class ImageDecoder:
         )
 
     def _list_photos(self, rows: StepRows, schema: Schema) -> Sequence[Pixels | None]:
-        """Returns the photos that the masks of the rows are turned with. Empty without such."""
+        """Returns the photo of each row, which may be missing.
+
+        Empty if no mask can be turned, or if the photos are not among the features.
+        """
         photo_name = find_photo(self.images)
         if not any(target.mask and target.orientation for target in self.images.values()):
             return ()
@@ -248,12 +255,12 @@ class ImageDecoder:
     ) -> _DecodeTask:
         target = self.images[feature.name]
         out = allocate_reusable((len(column), *target.shape), target.numpy_dtype)
-        # a missing image counts as an empty value here, because `valid` marks it
+        # `valid` marks the missing images, so they can be empty values here
         parts = extract_arrays(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
         default_data = None if default is None else np.frombuffer(default, np.uint8)
-        # the complete image, not flipped, for missing images and for errors
+        # missing and damaged images keep this value: the complete image, not flipped
         kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
         values, splits = parts.values, parts.splits[0]
         return _DecodeTask(
@@ -278,12 +285,13 @@ class _DecodeTask:
     """Decoding of one image column.
 
     Attributes:
-        photos: The photo of each mask, which may be missing. Empty without photos.
-        default: The encoded image that replaces invalid rows; None: they are black.
-        numbers: [rows] the numbers of the records, which determine random crops.
-        out: [rows, *shape] receives the pixels.
-        kept_parts: [rows, 5] receives the part of each image that is kept, see `move_boxes`.
-        turns: [rows, 3] receives how each image was turned, see `turn_objects`.
+        photos: The photo of each mask, which may be missing. Empty for other images.
+        default: Encoded image for rows without an image. None makes them black.
+        numbers: [rows]. Record numbers, which determine random crops.
+        out: [rows, *shape]. Receives the pixels.
+        kept_parts: [rows, 5]. Receives the part of each image that is kept, as `move_boxes` takes
+            it.
+        turns: [rows, 3]. Receives how each image was turned, as `turn_objects` takes it.
     """
 
     name: str
@@ -301,7 +309,11 @@ class _DecodeTask:
     turns: Array
 
     def decode(self, rows: range) -> list[BadRecord]:
-        """Fills `out` at these rows and returns the images that cannot be decoded."""
+        """Decodes the images of these rows into `out`.
+
+        Returns:
+            The images that can't be decoded.
+        """
         return list(self._decode_rows(rows))
 
     def _decode_rows(self, rows: range) -> Iterator[BadRecord]:
@@ -354,15 +366,20 @@ def _decode_into(
 
 
 def _box_and_shrink(image: EncodedImage, target: Images, key: int, number: int) -> tuple[Box, int]:
-    """Returns the part to keep, and its factor from `find_shrink_factor`."""
+    """Returns the part to keep, and the factor by which it is shrunk during decoding."""
     box = choose_box(image.height, image.width, target, key, number)
     return box, image.find_shrink_factor(box.height, box.width, target)
 
 
 def decode_kept_part(data: Pixels, target: Images) -> Pixels:
-    """Decodes the kept part of an encoded image as uint8 [height, width, channels].
+    """Decodes the part of an image that a crop keeps, without resizing it.
 
-    The crop of the target is not random.
+    Args:
+        data: The encoded image.
+        target: A target without a random crop.
+
+    Returns:
+        uint8 [height, width, channels].
     """
     image = EncodedImage(data, target)
     box, shrink_factor = _box_and_shrink(image, target, 0, 0)
@@ -375,7 +392,9 @@ def decode_kept_part(data: Pixels, target: Images) -> Pixels:
 def decode_image(data: Pixels, target: Images) -> Array:
     """Decodes an encoded image into an array [*target.shape].
 
-    The crop of the target is not random.
+    Args:
+        data: The encoded image.
+        target: A target without a random crop.
     """
     out: Array = np.empty(target.shape, target.numpy_dtype)
     _decode_into(EncodedImage(data, target), target, 0, 0, MemoryBudget(1), out)
@@ -383,7 +402,7 @@ def decode_image(data: Pixels, target: Images) -> Array:
 
 
 def make_black_image(target: Images) -> Array:
-    """Returns a black image in the format of the target. It replaces a missing one."""
+    """Returns a black image in the format of the target, for a missing image."""
     out: Array = np.empty(target.shape, target.numpy_dtype)
     resize_into(np.zeros(target.shape, np.uint8), Box(0, 0, *target.shape[:2]), target, out)
     return out
@@ -419,8 +438,8 @@ class ImageConversion:
         """Decodes a column of images.
 
         Returns:
-            The column of pixels without images that can't be decoded, and (row, reason) of each of
-            these.
+            The column of pixels, and (row, reason) of each image that can't be decoded. The column
+            has no rows for these images.
 
         Raises:
             UsageError: The target has a random part, a crop that would move boxes, or masks that

@@ -96,7 +96,7 @@ class EncodedImage:
 
     Args:
         data: The encoded bytes.
-        header: The result of `check_structures` for the image; None: it is checked here.
+        header: Result of `check_structures` for the image. None checks the image here.
         photo: The bytes of the photo of a mask. A mask without an EXIF orientation is turned like
             its photo if both are stored in the same size. A mask of another size is already
             upright, as in a build.
@@ -133,7 +133,7 @@ class EncodedImage:
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """EXIF orientation that is applied, and height and width of the stored pixels."""
+        """(EXIF orientation that is applied, height, width), before the image is turned."""
         return self._orientation, self._header.height, self._header.width
 
     @property
@@ -142,10 +142,14 @@ class EncodedImage:
         return decode_bytes(self._header)
 
     def find_shrink_factor(self, height: int, width: int, target: Images) -> int:
-        """Returns the largest factor for shrinking a part while it is decoded.
+        """Returns the largest factor by which the decoder may shrink a part.
 
-        The shrunk part [height, width] is at least as large as the target. Only JPEGs are shrunk.
-        The factor of other formats is 1.
+        The shrunk part is still at least as large as the target. Only JPEGs can be shrunk, so the
+        factor of other formats is 1.
+
+        Args:
+            height: Height of the part.
+            width: Width of the part.
         """
         if not target.shrink:
             return 1
@@ -184,10 +188,10 @@ class EncodedImage:
 
 
 def _find_photo_orientation(photo: Pixels, height: int, width: int) -> int:
-    """Returns the EXIF orientation of a photo that is stored in this size.
+    """Returns the EXIF orientation of a photo, for its mask of this size.
 
-    It is 1 for a photo of another size. It is also 1 for a damaged photo, which is reported when
-    the photo is decoded.
+    The result is 1 if the stored photo has another size than the mask, or is damaged. The damage is
+    reported when the photo itself is decoded.
     """
     try:
         header = check_structure(photo, MAX_DECODED_PIXELS)
@@ -209,7 +213,7 @@ def resize_into(
         BadImage: A value of a mask does not fit into uint8.
     """
     if target.mask:
-        # A mask is never decoded smaller, so its parts are complete pixels.
+        # The decoder never shrinks a mask, so the part covers complete pixels.
         box = cover_part(part)
         pixels_in_box = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         values = pixels_in_box[
@@ -230,6 +234,6 @@ def resize_into(
 
 @functools.lru_cache(64)
 def _factor_and_offset(target: Images) -> tuple[Floats, Floats]:
-    """Returns [width * channels] the factors and offsets of pixel values."""
+    """Returns the factors and offsets of the pixel values of a row, each [width * channels]."""
     factor, offset = (np.tile(values, target.width) for values in target.scale_and_offset())
     return factor, offset

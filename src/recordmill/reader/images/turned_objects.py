@@ -25,19 +25,23 @@ BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "ymin", "x
 _POINTS = tuple(f"{_OBJECT_PREFIX}keypoint/{axis}" for axis in ("x", "y"))
 _VISIBILITY = f"{_OBJECT_PREFIX}keypoint/visibility"
 _SEGMENTATION = f"{_OBJECT_PREFIX}segmentation"
-# An image as it was decoded: its EXIF orientation, and the height and width of the stored pixels.
+# A row of `turns` for an image that is not turned: (EXIF orientation, height, width).
 NOT_TURNED = (1, 1, 1)
 
 
 def turn_objects(batch: pa.RecordBatch, turns: Array) -> pa.RecordBatch:
-    """Returns the records with their objects turned like the pixels of their images.
+    """Turns boxes, key points and polygons like the pixels of their images.
 
-    Edges of boxes and key points are shares of the image. Polygons are JSON in pixels. Key points
-    with visibility 0 stay (0, 0).
+    Boxes and key points are fractions of the image size. Polygons are JSON texts in pixels. Key
+    points with visibility 0 remain (0, 0).
 
     Args:
         batch: The records, under their stored names.
-        turns: int64 [records, 3] EXIF orientation, and stored height and width, of each image.
+        turns: int64 [records, 3]. For each image its EXIF orientation, and its height and width
+            before it is turned.
+
+    Returns:
+        The records with the same columns.
 
     Raises:
         DataError: A segmentation is not a list of polygons.
@@ -66,7 +70,11 @@ def turn_objects(batch: pa.RecordBatch, turns: Array) -> pa.RecordBatch:
 def _read_items(
     columns: dict[str, pa.Array], names: tuple[str, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Returns (the record of each item, float64 [items, names]) of lists of numbers."""
+    """Returns the items of several list columns of equal lengths.
+
+    Returns:
+        The record of each item, and the items as float64 [items, columns].
+    """
     lengths = list_lengths(columns[names[0]])
     items = [columns[name].flatten().to_numpy(zero_copy_only=False) for name in names]
     return np.repeat(np.arange(len(lengths)), lengths), np.stack(items, axis=1).astype(np.float64)
@@ -82,7 +90,7 @@ def _write_items(
 
 
 def _with_items(column: pa.Array, items: pa.Array) -> pa.Array:
-    """Returns a list column with other items."""
+    """Returns a list column with the same lengths and nulls, but other items."""
     ends = to_offsets(list_lengths(column))
     offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
     mask = column.is_null() if column.null_count else None

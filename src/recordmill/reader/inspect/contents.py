@@ -44,10 +44,10 @@ KIND_EXAMPLE, KIND_SEQUENCE_EXAMPLE, KIND_ELWC, KIND_TENSOR = (
     "TensorProto",
 )
 
-# Values that are classified, evenly spaced. They show a mixture, and cost little compared with the
-# milliseconds of decoding a batch.
+# Number of values of a batch that are classified. They are evenly spaced, to find a mixture of
+# kinds. Classifying them takes less time than decoding the batch.
 _VALUES_PER_BATCH = 24
-_CHECKED_BYTES = 1 << 20  # 1 MiB of a value shows if its numbers are plausible
+_CHECKED_BYTES = 1 << 20  # 1 MiB of a value is enough to see whether its numbers are plausible
 _AMBIGUOUS_FORMATS = ("PNM", "ICO", "JPEG XL")  # arrays may begin with the same bytes
 _CHANNEL_COUNTS = (3, 1, 4)
 _DT_STRING = 7  # DT_STRING in TensorFlow's types.proto

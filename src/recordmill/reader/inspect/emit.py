@@ -101,7 +101,10 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 
 
 def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
-    """Yields the source of `reader.tensorflow.program` with the constants of this data set."""
+    """Yields the lines of the reader: constants of this data set, then its program.
+
+    The program is the source of `reader.tensorflow.program`.
+    """
     schema, program = dataset.schema, _split_program()
     subject = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.records.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {subject} with tf.data; made by `recordmill inspect --emit reader`."""'
@@ -186,9 +189,9 @@ def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
 
 
 def _spec_lines(schema: Schema) -> Iterator[str]:
-    """Yields the specification.
+    """Yields the lines of the specification.
 
-    SequenceExamples have one part for the context and one for the steps.
+    SequenceExamples have a specification of the context and one of the steps.
     """
     if schema.message != SEQUENCE_EXAMPLE:
         yield from _dict_lines("FEATURES", list(schema))
@@ -222,7 +225,7 @@ def _feature_comment(feature: Feature) -> str:
 
 
 def _tf_feature_code(feature: Feature) -> str:
-    """Returns the code with which tf.io parses an entry."""
+    """Returns the Python code of the tf.io feature that parses a feature."""
     values, *lengths = feature.storage()
     dtype, shape = f"tf.{_TF_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
     nested = feature.ragged_rank > 1 and feature.per_step
@@ -248,7 +251,7 @@ def _tf_feature_code(feature: Feature) -> str:
 
 
 def _row_lengths(feature: Feature) -> list[str]:
-    """Returns the entries with row lengths of a feature of tensors, outermost first."""
+    """Returns the names of the entries with the list lengths of a raw feature, outermost first."""
     return (
         [storage.name for storage in feature.storage()[1:]]
         if feature.raw and not feature.per_step
@@ -257,7 +260,7 @@ def _row_lengths(feature: Feature) -> list[str]:
 
 
 def _tensor_arguments(feature: Feature) -> dict[str, object]:
-    """Returns the arguments of `tensor_of` in the reader that differ from its defaults."""
+    """Returns the arguments of `tensor_of` for a feature. Default values are left out."""
     arguments = {
         "dtype": "int64"
         if feature.timestamp

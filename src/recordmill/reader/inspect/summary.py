@@ -72,7 +72,7 @@ class Finding:
         what: One of the FINDING constants.
         text: The description.
         places: (file, record number) of the first record of each variant.
-        conflict: No schema fits all records because of it.
+        conflict: True if no schema fits all records because of this difference.
     """
 
     feature: str
@@ -193,7 +193,7 @@ ValueRange = tuple[Any, Any]
 class FeatureStats:
     """Statistics of one feature.
 
-    A range is None if the feature does not have such values.
+    A range is None if the feature has no values of this type.
 
     Attributes:
         rows: Number of records that were inspected.
@@ -520,7 +520,7 @@ def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding
 
 
 def _iter_inspected_reads(files: OpenFiles) -> Iterator[FrameRead]:
-    """Yields the readings of all records, or of the sample. Each file is read once."""
+    """Yields deferred reads of all records, or of the sample. No file is read twice."""
     shards = files.catalog.files
     if files.infer_from is not None:
         return iter_sample_reads(shards, files.infer_from)
@@ -530,9 +530,16 @@ def _iter_inspected_reads(files: OpenFiles) -> Iterator[FrameRead]:
 def _frames_stats(
     frames: FileFrames, name: str, *, schema: Schema, lenient: bool
 ) -> tuple[int, dict[str, FeatureStats], RejectSummary]:
-    """Returns the number of good records, their statistics by feature, and the bad records.
+    """Computes the statistics of the records in some frames.
 
-    `name` is the name of the file.
+    Args:
+        frames: Frames of one file.
+        name: Name of the file.
+        schema: The features.
+        lenient: Counts bad records instead of raising an error.
+
+    Returns:
+        The number of good records, their statistics by feature, and a summary of the bad records.
     """
     if lenient:
         salvaged = salvage(frames, name, schema)
@@ -540,10 +547,10 @@ def _frames_stats(
     else:
         batches, numbers, rejects = (decode_frames(frames, schema),), frames.numbers, ()
     total = {feature.name: FeatureStats() for feature in schema}
-    for batch in batches:  # at most one
+    for batch in batches:  # there is at most one batch
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.from_column(column, feature)
-            # rows are readable records only, so the row is translated to a record number
+            # the batch has no rows for unreadable records, so a row is not yet a record number
             if stats.missing_at is not None:
                 stats = replace(stats, missing_at=(name, int(numbers[stats.missing_at[1]])))
             total[feature.name] = stats

@@ -27,27 +27,30 @@ BATCH_SIZE = 256
 
 
 def parse_epochs(value: int | None, name: str) -> int | None:
-    """Returns a number of epochs. None never ends."""
+    """Returns the option `epochs`. None means without end."""
     return None if value is None else to_whole_number(value, name, 1)
 
 
 def parse_not_negative(value: int, name: str) -> int:
-    """Returns a number from 0 on."""
+    """Returns a whole number that is 0 or larger."""
     return to_whole_number(value, name, 0)
 
 
 def parse_num_hosts(value: int, name: str) -> int:
-    """Returns a number of hosts."""
+    """Returns the option `num_hosts`, which is at least 1."""
     return to_whole_number(value, name, 1, MAX_ROWS)
 
 
 def parse_host_index(value: int, name: str) -> int:
-    """Returns the index of a host."""
+    """Returns the option `host_index`, which counts from 0."""
     return to_whole_number(value, name, 0, MAX_ROWS)
 
 
 def parse_label(value: str | bool, name: str) -> str | bool:
-    """Returns the name of a feature, or whether the label of the schema is used."""
+    """Returns the option `label`: the name of a feature, or a bool.
+
+    True stands for the label of the schema.
+    """
     if not isinstance(value, str | bool):
         raise UsageError(
             f"label is a feature's name, True for the schema's label, or False, not {value!r}"
@@ -56,7 +59,7 @@ def parse_label(value: str | bool, name: str) -> str | bool:
 
 
 def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
-    """Returns the names of the features of a matrix."""
+    """Returns the option `matrix`: names of features."""
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not is_list or not value:
         raise UsageError(f'matrix is a list of features, as in matrix=["x", "z"], not {value!r}')
@@ -64,17 +67,17 @@ def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
 
 
 def parse_defaults(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns values by feature name."""
+    """Returns the option `defaults`: values by feature name."""
     if not isinstance(value, Mapping):
         raise UsageError(f"defaults is a value by feature name, not {value!r}")
     return value
 
 
 def parse_map(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Returns a function that can be called with a batch alone.
+    """Returns the option `map`: a function of a batch.
 
     Raises:
-        UsageError: It can't.
+        UsageError: It is not callable with a batch as the only argument.
     """
     if not callable(function):
         raise UsageError(f"map is a function of a batch, not {function!r}")

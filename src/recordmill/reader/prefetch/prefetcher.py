@@ -1,10 +1,12 @@
 """Reads and decodes the records of a schedule on threads, ahead of the consumer.
 
-A thread works on a range of steps at once. It looks up the offsets of the records, copies their
-frames out of the files, checks the CRCs and decodes all of them together. So the fixed costs of a
-call are shared by thousands of records. Epochs follow each other without a pause, and
-`memory_bytes` bounds the work in progress. A damaged record, or one that does not fit the schema,
-ends the reading with an error that names its place. With `skip_bad` it is left out and reported.
+A thread takes a range of steps at a time. It looks up the offsets of all records in the range,
+copies their frames out of the files, checks the CRCs, and decodes them together. So thousands of
+records share the fixed costs of each call. The threads continue with the next epoch without a
+pause. `memory_bytes` limits the work in progress.
+
+A record that is damaged or does not fit the schema is an error that names its place. If `skip_bad`
+is set, it is left out and reported.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.storage.files import release_mapped_pages
 
-# Frames in a range of steps. 8 MiB make the fixed costs of a call negligible, and do not delay the
-# first batch.
+# Maximum size of the frames in a range of steps. With 8 MiB, the fixed costs of a call do not
+# matter, and the first batch is not late.
 PREFETCH_RANGE_BYTES = 8 << 20
-# Each step gets arrays of its own, which take time. So the first step of a single record would come
-# late after a range of many thousand steps.
+# Making the arrays of a step takes time. If steps had one record each, a range of many thousand
+# steps would delay the first step.
 _MAX_RANGE_STEPS = 256
-# A record in progress exists as a frame, as columns, and in the arrays made of the columns.
+# A record in progress is in memory three times: as a frame, in columns, and in arrays.
 _MEMORY_COPIES = 3
 
 _Result = TypeVar("_Result")
@@ -44,11 +46,11 @@ class StepRows:
     """Rows of the records in a range of steps.
 
     Attributes:
-        batch: The columns under their stored names, step by step.
-        edges: int64 [steps + 1] the first row of each step.
-        numbers: int64 [rows] the number of each record among all records.
-        mask: [rows] false for rows that only pad a batch; None: all rows count.
-        positions: int64 [rows] the position of each record in the epoch, if bad records are
+        batch: The columns under their stored names. The rows are in the order of the steps.
+        edges: int64 [steps + 1]. First row of each step, and the number of rows.
+        numbers: int64 [rows]. Number of each record among all stored records.
+        mask: bool [rows]. False for rows that only fill up a batch. None if there are no such rows.
+        positions: int64 [rows]. Position of each record in the epoch. None unless bad records are
             skipped.
         bad: (record number, reason) of each skipped record.
     """
@@ -62,7 +64,12 @@ class StepRows:
     bad: tuple[tuple[int, str], ...] = ()
 
     def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
-        """Returns a selection of the rows, divided into steps at `edges`."""
+        """Returns some of the rows as new steps.
+
+        Args:
+            rows: The rows, in the order of the result.
+            edges: First row of each new step, and the number of rows.
+        """
         if isinstance(rows, slice):
             batch = self.batch.slice(rows.start, rows.stop - rows.start)
         else:
@@ -85,14 +92,15 @@ class Fetcher:
 
     Attributes:
         schema: The features to decode.
-        memory_bytes: The limit for the work in progress.
-        output_row_bytes: Memory that the consumer adds per row, such as decoded images.
-        skip_bad: Leaves out and reports records that cannot be read.
-        steps_per_range: The number of steps to read together; 0: chosen from the size of the
+        memory_bytes: Memory limit of the work in progress.
+        output_row_bytes: Memory that the consumer needs per row, for example for decoded images.
+        skip_bad: Leaves out records that can't be read, and reports them.
+        steps_per_range: Number of steps that are read together. 0 derives it from the size of the
             records.
-        step_stride: Reads only the first step of the schedule and every n-th one after it.
-        skip_below: With `skip_bad`, also leaves out the positions of the first epoch below this
-            one.
+        step_stride: Reads only the first step of the schedule and every `step_stride`-th step after
+            it.
+        skip_below: If `skip_bad` is set, positions of the first epoch below this one are left out,
+            too.
     """
 
     dataset: Fetchable
@@ -107,9 +115,10 @@ class Fetcher:
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
-        """Yields finish(rows) for each range of steps, in order.
+        """Reads the steps in ranges, and yields `finish(rows)` for each range, in order.
 
-        `finish` runs in the threads.
+        Args:
+            finish: Converts the rows of a range. The threads of the reader call it.
 
         Raises:
             DataError: A record is damaged or does not fit the schema. The error names its file,
@@ -133,7 +142,7 @@ class Fetcher:
         )
 
     def _row_bytes(self) -> int:
-        """Returns the average memory of a record in progress."""
+        """Returns the average memory that a record in progress needs, in bytes."""
         framed = sum(file.framed_bytes for part in self.dataset.parts for file in part.files)
         return (
             _MEMORY_COPIES
@@ -142,11 +151,11 @@ class Fetcher:
         )
 
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
-        """Yields ranges of steps that share the fixed costs of a call.
+        """Divides the schedule into ranges of steps that are read together.
 
-        If shards are compressed and the order is random, reading one record inflates its
-        neighbours, too. A range is then as large as a window, so that each gzip member is inflated
-        once.
+        If shards are compressed and the order is random, reading a record decompresses the complete
+        gzip member that contains it. A range is then as large as a window, so that each member is
+        decompressed once.
         """
         if self.steps_per_range:
             return self.schedule.step_ranges(self.steps_per_range)
@@ -155,7 +164,7 @@ class Fetcher:
         is_costly = self.schedule.sampler.mode is not False and any(
             file.inflates_members for file in self.dataset.files
         )
-        # The ranges of all threads together take half of the memory. A costly range takes the half
+        # All ranges in progress together take half of the memory. A costly range may take that half
         # alone.
         target_bytes = self.memory_bytes // (2 if is_costly else 2 * self.threads)
         target_bytes = (
@@ -171,7 +180,7 @@ class Fetcher:
         )
 
     def _numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the numbers of the records among all stored records."""
+        """Returns the numbers of the records among all stored records, int64 [rows]."""
         numbers = self.schedule.record_numbers(step_range)
         return (
             numbers

@@ -18,21 +18,27 @@ from recordmill.shards.record_files import RecordFiles
 
 
 class Sampled(Protocol):
-    """Records of which the first ones can be inspected."""
+    """Records that can be inspected: a schema, and the first records."""
 
     @property
     def schema(self) -> Schema:
         """The features to read."""
 
     def make_decoding(self, schema: Schema) -> Decoding:
-        """Returns the decoding of payloads into these features, under their stored names."""
+        """Returns the conversion of payloads to columns of these features.
+
+        The columns have the stored names.
+        """
 
     def head(self, records: int) -> pa.Table:
         """Returns the first records."""
 
 
 class Fetchable(Sampled, Protocol):
-    """Records that threads can read by number: those of a data set, a mixture or a zip."""
+    """Records that threads can read by number.
+
+    Data sets, mixtures and zips implement it.
+    """
 
     @property
     def threads(self) -> int:
@@ -51,7 +57,7 @@ class Fetchable(Sampled, Protocol):
 
     @property
     def mixed(self) -> tuple[Sequence[Fetchable], Proportions] | None:
-        """The data sets of a mixture, and their records in a cycle. Otherwise None.
+        """The data sets of a mixture, and their records per cycle. None if it is not a mixture.
 
         The files of the data sets are numbered consecutively.
         """
@@ -78,10 +84,10 @@ class Fetchable(Sampled, Protocol):
         """Returns whether a record may lack a feature. Reads no records."""
 
     def select(self, columns: Sequence[str]) -> Fetchable:
-        """Returns the same records with only these features."""
+        """Returns a view with only these features."""
 
     def drop_missing(self, names: Sequence[str]) -> Fetchable:
-        """Returns the records that have all of these features.
+        """Returns a view of the records that have all of these features.
 
         Raises:
             UsageError: Several data sets are mixed or zipped.
@@ -89,17 +95,17 @@ class Fetchable(Sampled, Protocol):
 
     @property
     def encoded_view(self) -> Fetchable:
-        """The same records with images as stored bytes, and with the same fingerprint."""
+        """A view with images as stored bytes. Its fingerprint is the same."""
 
     @property
     def lenient_view(self) -> Fetchable:
-        """The same records, where reading does not stop at damaged ones."""
+        """A view that reads past damaged places instead of raising an error."""
 
     def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
-        """Reads records by their numbers among all stored records, in this order.
+        """Reads records by number, in the given order.
 
         Args:
-            numbers: int64 [rows], also repeated.
+            numbers: int64 [rows]. Numbers among all stored records. They may repeat.
             schema: The features to read.
 
         Returns:

@@ -79,7 +79,10 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
 
 
 def _render_elements(features: Sequence[Feature], statistics: DatasetStatistics) -> str:
-    """Returns a table with the elements of small arrays in the first split, or ""."""
+    """Returns a table with statistics of each element of small arrays.
+
+    It covers the first split. The result is "" if no feature has such statistics.
+    """
     first_split = next(iter(statistics.values()), {})
     rows = [
         tuple(map(render_text, row))
@@ -220,13 +223,13 @@ def _render_distributions(
 def _find_axis_ends(
     figures: Sequence[FeatureStatistics], name: str, format_end: Callable[[int], str]
 ) -> tuple[str, str]:
-    """Returns the ends of the axis of a histogram.
+    """Returns the labels at both ends of the axis of a histogram.
 
-    The histogram shows lengths or sizes. The axis is the same for all splits.
+    The axis covers the values of all splits.
 
     Args:
         figures: The statistics of each split.
-        name: The property with (minimum, mean, maximum), or None.
+        name: "lengths" or "sizes", a property that is (minimum, mean, maximum) or None.
         format_end: Converts an end to text.
     """
     spans = [span for statistics in figures if (span := getattr(statistics, name)) is not None]
@@ -246,17 +249,18 @@ def _count_infinite(statistics: FeatureStatistics) -> int:
 
 
 def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
-    """Returns one histogram of the finite numbers per split.
+    """Returns a histogram of the finite numbers for each split.
 
-    If the statistics list all values of an integer feature, the buckets of all splits have the same
-    edges and the same width. Otherwise they are the buckets of the statistics.
+    If the statistics contain all distinct values of an integer feature, the buckets are computed
+    here: they have one width, and are the same in all splits. Otherwise the stored buckets are
+    returned.
     """
     counts_by_split = [
         {int(value): count for value, count in statistics.top_values.items()}
         for statistics in figures
         if statistics.type == "INT"
     ]
-    # Bars of splits and neighbours can be compared only if all buckets are equally wide.
+    # With equally wide buckets, splits and neighbouring bars can be compared.
     if len(counts_by_split) == len(figures) and all(
         sum(counts.values()) == statistics.values
         for counts, statistics in zip(counts_by_split, figures, strict=True)
@@ -283,7 +287,7 @@ def _listed_buckets(
 
 
 def _histogram_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
-    """Returns the histogram of the statistics, without buckets that have infinite edges."""
+    """Returns the stored histogram. Buckets with an infinite edge are left out."""
     proto = statistics.value_histogram
     return [
         (bucket.low_value, bucket.high_value, bucket.sample_count)
@@ -310,14 +314,14 @@ def _size_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
 def _integer_buckets(
     minimum: int, ends: Sequence[float], counts: Sequence[float]
 ) -> HistogramBuckets:
-    """Returns buckets of integers from their last values.
+    """Returns a histogram of integers.
 
-    Buckets with the same last value are merged.
+    The edges of a bucket are halfway between integers. Buckets with the same last value are merged.
 
     Args:
         minimum: The smallest value.
-        ends: The last value of each bucket.
-        counts: Number of values after the end before and up to the end of the bucket.
+        ends: The last value of each bucket, ascending.
+        counts: Number of values in each bucket.
 
     >>> _integer_buckets(1, [2, 4], [10, 5])
     [(0.5, 2.5, 10.0), (2.5, 4.5, 5.0)]

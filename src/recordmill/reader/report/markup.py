@@ -160,8 +160,8 @@ def render_histogram(
 ) -> str:
     """Returns an SVG with one line per histogram, above an axis with its ends.
 
-    The result is "" if all values are in the same bucket. The area below each line is relative to
-    the count of that histogram.
+    Each line encloses the same area, so that histograms of different counts can be compared. The
+    result is "" if all values are in the same bucket.
 
     Args:
         series: The histograms. More than NUM_COLOURS are ignored.

@@ -83,12 +83,13 @@ class ImageSample:
     damaged: tuple[tuple[int, str], ...]
 
     def by_class(self, max_images: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """Yields each class with some of its thumbnails, larger classes first.
+        """Yields classes with some of their thumbnails, larger classes first.
 
-        Images with notes come first. If there are many classes, only as many are returned as fit.
+        Images with notes come first. If there are more classes than `max_images`, the smallest ones
+        are left out.
 
         Args:
-            max_images: Maximum number of thumbnails of all classes.
+            max_images: Maximum number of thumbnails of all classes together.
         """
         classes: dict[str, list[Thumbnail]] = {}
         for image in self.images:
@@ -105,9 +106,9 @@ class ImageSample:
 def sample_images(
     dataset: Records, feature: str, labels: Sequence[str] | None, numbers: Int64s
 ) -> ImageSample:
-    """Returns the images of some records.
+    """Makes thumbnails of the images of some records.
 
-    If the records are large, only the first ones are used.
+    Reading stops when the records exceed 64 MiB.
 
     Args:
         dataset: The data set, with images as stored bytes.
@@ -163,27 +164,33 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
 
 
 def box_columns(dataset: Records, feature: str) -> list[str]:
-    """Returns the features with the edges of the boxes in an image feature, or an empty list."""
+    """Returns the names of the features with the boxes of an image feature.
+
+    The list is empty if the data set has no boxes for it.
+    """
     has_boxes = feature == IMAGE_FEATURE and set(BOX_EDGES) <= set(dataset.schema.names)
     return [*BOX_EDGES] if has_boxes else []
 
 
 def read_boxes(table: pa.Table, edge_names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-    """Returns the boxes of each record, [n, 4], as shares of the image.
+    """Returns the boxes of each record, as fractions of the image size.
 
     Args:
         table: The records.
-        edge_names: The result of `box_columns`.
+        edge_names: Names of the features with the boxes, from `box_columns`.
+
+    Returns:
+        For each record, [boxes, 4]: left, top, right and bottom.
     """
     edges = [table[name].to_pylist() for name in edge_names]
     return [_read_boxes([edge[row] for edge in edges]) for row in range(table.num_rows)]
 
 
 def _read_boxes(edges: Sequence[object]) -> npt.NDArray[np.float64]:
-    """Returns the boxes of a record as shares of the image.
+    """Returns the boxes of one record, [boxes, 4].
 
-    The array is [n, 4]: left, top, right and bottom. Boxes that are not in the image or have no
-    area are left out. If the lists of a record do not fit together, it has no boxes.
+    Boxes without an area inside the image are left out. If the lists of edges have different
+    lengths, the record counts as one without boxes.
     """
     nothing = np.empty((0, 4))
     if len(edges) != 4 or not all(isinstance(edge, list) for edge in edges):
@@ -272,11 +279,14 @@ def draw_sample_numbers(dataset: Records, records: int = SAMPLE_RECORDS) -> Int6
 def read_sample(
     dataset: Records, numbers: Int64s, max_bytes: int = _MAX_SAMPLE_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
-    """Yields some record numbers and their records, with images as stored bytes.
+    """Reads some records in batches, with images as stored bytes.
 
     Args:
         numbers: Numbers of the records.
-        max_bytes: Reading stops after the batch that exceeds this size.
+        max_bytes: Reading stops after the batch with which the records exceed this size.
+
+    Yields:
+        (record numbers, records) of each batch.
     """
     read_bytes = 0
     average_bytes = (

@@ -93,11 +93,11 @@ def derive_random_key(*words: object) -> int:
 
 
 def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
-    """Returns the image of each index under a pseudo-random permutation of [0, size).
+    """Maps each index by a pseudo-random permutation of [0, size).
 
-    No array of that size is held. A Feistel network over the bits of the size is a bijection of all
-    numbers with that many bits. A result outside [0, size) is permuted again until it is inside
-    (cycle walking), which takes fewer than two rounds on average. The round function is the
+    No array of `size` items is needed. A Feistel network over the bits of the size is a bijection
+    of all numbers with that many bits. A result outside [0, size) is permuted again until it is
+    inside (cycle walking), which takes fewer than two rounds on average. The round function is the
     finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied to the key, the round and the other
     half. Saved positions depend on the result, so it must never change.
 
@@ -108,12 +108,15 @@ def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
 
 
 def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
-    """Returns each index permuted within its own range.
+    """Permutes indices within ranges, each range for itself.
 
     Args:
         indices: Numbers in [edges[0], edges[-1]).
-        edges: Range i is [edges[i], edges[i + 1]). Each range has a permutation of its own.
-        key: Selects the permutations, see `permute_indices`.
+        edges: Range i is [edges[i], edges[i + 1]).
+        key: Determines the permutations, see `permute_indices`.
+
+    Returns:
+        For each index, the number that it has after the permutation of its range.
     """
     indices, edges = np.ascontiguousarray(indices, np.int64), np.ascontiguousarray(edges, np.int64)
     ranges = np.searchsorted(edges, indices, "right") - 1
@@ -127,8 +130,8 @@ class FileExtent:
     """Size of a file for the sampler.
 
     Attributes:
-        records: The number of records.
-        framed_bytes: Their size with framing, uncompressed.
+        records: Number of records.
+        framed_bytes: Size of their frames, uncompressed.
     """
 
     records: int
@@ -140,9 +143,9 @@ class EpochLayout:
     """Division of the files of a data set into pieces.
 
     Attributes:
-        piece_starts: int64 [pieces + 1], the index of each piece's first record among the records
-            in use.
-        piece_sizes: int64 [pieces], the approximate framed bytes of each piece.
+        piece_starts: int64 [pieces + 1]. First record of each piece, and the number of records. If
+            there is a subset, only its records are counted.
+        piece_sizes: int64 [pieces]. Approximate size of the frames of each piece, in bytes.
     """
 
     piece_starts: Int64s
@@ -155,14 +158,15 @@ class EpochLayout:
         """Divides files into pieces of about `piece_bytes`.
 
         Args:
-            subset: The records in use; None: all of them.
+            subset: The records that are read. None reads all.
         """
         start_parts, size_parts = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         first_record = 0
         for file in files:
             if not file.records:
                 continue
-            # Rounded up: no piece is larger than piece_bytes if all records have one length.
+            # The number of pieces is rounded up, so that a piece is not larger than piece_bytes if
+            # all records have one length.
             count = min(max(-(-file.framed_bytes // piece_bytes), 1), file.records)
             start_parts.append(
                 first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
@@ -171,7 +175,7 @@ class EpochLayout:
             first_record += file.records
         piece_starts, piece_sizes = np.concatenate(start_parts), np.concatenate(size_parts)
         if subset is not None:
-            # The pieces keep their bounds in the files, and count only the records in use.
+            # The pieces remain the same parts of the files, but only records of the subset count.
             stored_counts = np.diff(piece_starts)
             # pieces without selected records remain, with size 0
             piece_starts = subset.count_below(piece_starts)
@@ -179,21 +183,21 @@ class EpochLayout:
         return cls(piece_starts, piece_sizes)
 
     def shuffle_pieces(self, key: int) -> Int64s:
-        """Returns [pieces] the indices of the pieces, in random order."""
+        """Returns the indices of all pieces in random order, int64 [pieces]."""
         return permute_indices(np.arange(len(self.piece_sizes)), len(self.piece_sizes), key)
 
 
 ShuffleMode = Literal[False, "window", "global"]
 SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
-# Two epochs can be in use: the consumer is in one, and the threads read ahead in the next one.
+# Two epochs can be in use: that of the consumer, and the next one, which threads read ahead.
 _MAX_CACHED_EPOCHS = 2
 
 
 def parse_shuffle(shuffle: bool | Literal["window", "global"], name: str) -> ShuffleMode:
-    """Returns the mode that an option specifies; True means "window".
+    """Returns the option `shuffle` as a mode. True means "window".
 
     Raises:
-        UsageError: shuffle is not a mode.
+        UsageError: The value is not a mode.
     """
     if shuffle is True:
         return "window"
@@ -207,9 +211,9 @@ class _PieceOrder:
     """Pieces of an epoch in shuffled order.
 
     Attributes:
-        record_starts: [pieces] the index of each piece's first record among the records in use.
-        position_edges: [pieces + 1] the first position of each piece in the epoch, and the end.
-        window_edges: [windows + 1] the first position of each window in the epoch, and the end.
+        record_starts: [pieces]. First record of each piece, as in `EpochLayout.piece_starts`.
+        position_edges: [pieces + 1]. First position of each piece in the epoch, and the end.
+        window_edges: [windows + 1]. First position of each window in the epoch, and the end.
     """
 
     record_starts: Int64s
@@ -222,9 +226,9 @@ class Sampler:
     """Order of the records of one data set.
 
     Attributes:
-        records: The number of records of an epoch.
-        layout: The pieces of the files. Only mode "window" uses it.
-        window_bytes: The framed bytes of a window.
+        records: Number of records of an epoch.
+        layout: The pieces of the files. Only the mode "window" uses it.
+        window_bytes: Size of the frames of a window, in bytes.
     """
 
     mode: ShuffleMode
@@ -243,7 +247,7 @@ class Sampler:
         if self.mode == "global":
             return permute_indices(positions, self.records, key)
         pieces = self._piece_order(epoch, key)
-        # A window consists of complete pieces. Permuting positions inside it mixes their records.
+        # A window consists of complete pieces, so a permutation inside of it mixes their records.
         permuted_positions = permute_ranges(positions, pieces.window_edges, key)
         piece_indices = np.searchsorted(pieces.position_edges, permuted_positions, "right") - 1
         return (
@@ -253,9 +257,9 @@ class Sampler:
         )
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
-        """Returns the half-open range of positions of the window that contains `position`.
+        """Returns the range [begin, end) of positions of the window that contains `position`.
 
-        In modes without windows this is the complete epoch.
+        A mode without windows returns the complete epoch.
         """
         if self.mode != "window":
             return 0, self.records
@@ -271,7 +275,7 @@ class Sampler:
         order = self.layout.shuffle_pieces(key)
         counts, sizes = np.diff(self.layout.piece_starts)[order], self.layout.piece_sizes[order]
         edges = to_offsets(counts)
-        # A piece belongs to the window in which its first byte is, so windows end between pieces.
+        # The first byte of a piece determines its window, so that windows end between pieces.
         window = (np.cumsum(sizes) - sizes) // self.window_bytes
         window_firsts = np.flatnonzero(np.diff(window, prepend=-1))
         piece_order = _PieceOrder(
@@ -337,11 +341,11 @@ class Proportions:
 
     @cached_property
     def _pattern(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The data sets of a cycle's positions.
+        """The data set of each position of a cycle.
 
         Returns:
-            [cycle] the index of the data set, and [cycle] how many earlier positions have the same
-            data set.
+            For each position of the cycle, the index of its data set, and the number of earlier
+            positions with the same data set.
         """
         dataset_ids = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
         ordinals = np.concatenate([np.arange(count, dtype=np.int32) for count in self.counts])
@@ -354,8 +358,8 @@ class Proportions:
         """Assigns positions of the endless sequence to data sets.
 
         Returns:
-            [n] the index of the data set of each position, and [n] how many of its records come
-            before.
+            For each position, the index of its data set, and the number of records of this data set
+            before the position. Both are int64 [n].
         """
         pattern_ids, pattern_ordinals = self._pattern
         cycles, cycle_positions = np.divmod(positions, self.cycle_records)
@@ -376,9 +380,9 @@ class Proportions:
 
 
 def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
-    """Returns [n] the start of each cycle in the pattern.
+    """Returns the position in the pattern at which each cycle begins, [n].
 
-    It is SplitMix64 of the cycle's number.
+    It is the SplitMix64 hash of the number of the cycle, modulo the length of the pattern.
     """
     words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
     return (mix64(words) % np.uint64(cycle_records)).astype(np.int64)
@@ -386,12 +390,14 @@ def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
 
 @dataclass(frozen=True)
 class MixtureSampler:
-    """Order of the records of a mixture. The records of all data sets are numbered consecutively.
+    """Order of the records of a mixture.
+
+    Record numbers count the records of all data sets, one data set after another.
 
     Attributes:
         samplers: The sampler of each data set. All have the same mode, seed and window.
-        records: The number of records of an epoch of the mixture.
-        fingerprint: A hash of the data sets and the proportions.
+        records: Number of records of an epoch of the mixture.
+        fingerprint: Hash of the data sets and the proportions.
     """
 
     samplers: tuple[Sampler, ...]
@@ -431,13 +437,14 @@ class MixtureSampler:
     def _assign_positions(
         self, epoch: int, positions: Int64s
     ) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """Returns the data set of each position, and its number of earlier records.
+        """Assigns positions of an epoch to data sets.
 
-        Records of earlier epochs are included.
+        The result is that of `Proportions.assign_positions`. The number of earlier records includes
+        earlier epochs.
         """
         key = derive_random_key(self.fingerprint, "mixture", self.seed)
         return self.proportions.assign_positions(positions + epoch * self.records, key)
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
-        """Returns the complete epoch: the windows of a mixture's data sets are interleaved."""
+        """Returns the complete epoch, because the windows of the data sets are interleaved."""
         return 0, self.records

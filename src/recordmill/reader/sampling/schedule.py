@@ -33,9 +33,9 @@ class StepRange:
     """A range of steps in one epoch.
 
     Attributes:
-        position: The first position of the first step in the epoch.
-        num_steps: The number of steps in the range.
-        step_stride: Only every n-th step is in the range.
+        position: Position in the epoch at which the first step begins.
+        num_steps: Number of steps in the range.
+        step_stride: Distance between two steps of the range, in steps.
     """
 
     epoch: int
@@ -49,9 +49,9 @@ class EpochSteps:
     """Division of an epoch into steps.
 
     Attributes:
-        records: The number of records of an epoch.
-        batch_size: The batch size of one host.
-        remainder: The treatment of the last positions if they do not fill a step.
+        records: Number of records of an epoch.
+        batch_size: Number of records of a step of one host.
+        remainder: Treatment of the last positions of an epoch if they do not fill a step.
 
     Raises:
         UsageError: A number is not an integer in its range.
@@ -92,9 +92,9 @@ class EpochSteps:
         )
 
     def positions(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the positions of this host in these steps, step by step.
+        """Returns the positions of this host in a range of steps, int64 [rows].
 
-        Positions from `records` on only pad a batch.
+        They are in the order of the steps. Positions from `records` on only fill up a batch.
         """
         step_starts = (
             step_range.position
@@ -102,7 +102,7 @@ class EpochSteps:
             * step_range.step_stride
             * np.arange(step_range.num_steps, dtype=np.int64)
         )
-        # Without padding, a batch never has more rows than an epoch has records.
+        # A batch that is not filled up has at most as many rows as an epoch has records.
         rows = self.batch_size if self.remainder == "pad" else min(self.batch_size, self.records)
         positions = step_starts[:, None] + (
             self.host_index * self.batch_size + np.arange(rows, dtype=np.int64)
@@ -115,10 +115,10 @@ State = dict[str, Any]
 
 
 def parse_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns a state.
+    """Returns a saved state.
 
     Raises:
-        UsageError: It is not a mapping, as `state()` returns it.
+        UsageError: The value is not a mapping.
     """
     if not isinstance(state, Mapping):
         raise UsageError(f"{name} must be a mapping, as `state()` returns it, not {state!r:.99}")
@@ -134,9 +134,9 @@ class Schedule:
     """Steps of one or more epochs, from a position on.
 
     Attributes:
-        end_epoch: The number of epochs, counted from the start of training; None: endless.
-        epoch: The epoch of the first step.
-        position: The position of the first step in that epoch.
+        end_epoch: Number of the epoch before which the steps end. None means without end.
+        epoch: Number of the epoch of the first step, counted from the start of training.
+        position: Position in this epoch at which the first step begins.
     """
 
     sampler: Sampler | MixtureSampler
@@ -151,7 +151,7 @@ class Schedule:
 
     @property
     def remaining_steps(self) -> int | None:
-        """Number of remaining steps; None: endless."""
+        """Number of remaining steps. None if the schedule has no end."""
         if not self.epoch_steps.records or (
             self.end_epoch is not None and self.epoch >= self.end_epoch
         ):
@@ -170,13 +170,14 @@ class Schedule:
     def step_ranges(
         self, max_steps: int, *, stop_at_windows: bool = False, step_stride: int = 1
     ) -> Iterator[StepRange]:
-        """Yields all remaining steps in ranges that never cross the end of an epoch.
+        """Yields all remaining steps in ranges. A range is within one epoch.
 
         Args:
-            max_steps: The largest number of steps in a range.
-            stop_at_windows: No range includes a step that begins in a later window of the sampler.
-            step_stride: Yields only the first step and every n-th one after it, counted across
-                epochs. This is the share of one of n workers that take turns.
+            max_steps: Maximum number of steps in a range.
+            stop_at_windows: All steps of a range begin in the same window of the sampler.
+            step_stride: Yields only the first step and every `step_stride`-th step after it,
+                counted across epochs. This is the share of one of `step_stride` workers that take
+                turns.
         """
         if self.remaining_steps == 0:
             return  # an endless schedule without records would loop forever
@@ -205,18 +206,18 @@ class Schedule:
             position, step_index = 0, step_index - epoch_remaining
 
     def record_numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the records of this host's batches in a range, batch by batch."""
+        """Returns the record numbers of this host in a range of steps, int64 [rows]."""
         return self.sampler.record_numbers(
             step_range.epoch,
             self.epoch_steps.positions(step_range) % max(self.epoch_steps.records, 1),
         )
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
-        """Returns [rows] a mask that is false for rows that only pad a batch."""
+        """Returns a mask that is False for rows that only fill up a batch, bool [rows]."""
         return self.epoch_steps.positions(step_range) < self.epoch_steps.records
 
     def skip_steps(self, num_steps: int) -> Schedule:
-        """Returns the schedule after the next `num_steps` steps.
+        """Returns the schedule without its first `num_steps` steps.
 
         Raises:
             UsageError: Fewer steps remain.
@@ -235,11 +236,11 @@ class Schedule:
         )
 
     def skip_all(self) -> Schedule:
-        """Returns the schedule after its last step: empty, or unchanged if it is endless."""
+        """Returns an empty schedule at the end. A schedule without end is returned unchanged."""
         return self if self.end_epoch is None else replace(self, epoch=self.end_epoch, position=0)
 
     def count_steps_before(self, epoch: int, position: int) -> int:
-        """Returns the number of remaining steps before the one that begins at this position."""
+        """Returns the number of steps before the step that begins at this position."""
         if epoch == self.epoch:
             return (position - self.position) // self.epoch_steps.global_batch_size
         complete_epoch_steps = (epoch - self.epoch - 1) * self.epoch_steps.count_steps()
@@ -253,14 +254,13 @@ class Schedule:
         """Returns the part of the schedule for one iteration.
 
         Args:
-            number: The number of the iteration. Iteration 0 has the rest of the epochs that are in
-                progress. Each later one has the next `epochs` epochs.
-            epochs: The number of epochs in an iteration; None: all iterations are this endless
-                schedule.
+            number: Number of the iteration. Iteration 0 completes the epochs of the iteration that
+                contains the start of the schedule. Each later iteration has `epochs` epochs.
+            epochs: Number of epochs of an iteration. None returns the schedule unchanged.
         """
         if epochs is None:
             return self
-        # iterations are counted from the very first epoch, so a resumed run has the same iterations
+        # Iterations are counted from epoch 0, so that a resumed training has the same iterations.
         iteration_index = self.epoch // epochs + number
         first_part = replace(self, end_epoch=(iteration_index + 1) * epochs)
         return (
@@ -270,7 +270,7 @@ class Schedule:
         )
 
     def state(self) -> State:
-        """Returns the start of the schedule as values for JSON."""
+        """Returns the start of the schedule as a JSON object."""
         return {
             "format": _STATE_FORMAT,
             **self._identity_fields(),
@@ -279,9 +279,9 @@ class Schedule:
         }
 
     def resume(self, state: Mapping[str, Any]) -> Schedule:
-        """Returns the schedule from a saved state on.
+        """Returns a schedule that begins at a saved state.
 
-        The state may be from another number of hosts.
+        The state may have been saved with another number of hosts.
 
         Raises:
             UsageError: The state is damaged, or belongs to other data or options.

@@ -35,7 +35,7 @@ from recordmill.records.columns.numpy_arrays import (
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
 
-BLOCK_SHAPE = "size"  # key of [2]: the steps of the block, the rows of each step
+BLOCK_SHAPE = "size"  # key of int64 [2]: number of steps of the block, and of rows of each step
 FlatArrays = dict[str, Any]
 Tensors = dict[str, Any]
 
@@ -43,11 +43,12 @@ Tensors = dict[str, Any]
 def make_decoded_schema(
     schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
 ) -> Schema:
-    """Returns the schema with images as tensors.
+    """Returns the schema in which decoded images are tensors.
 
     Args:
+        schema: The stored features.
         images: The target of each image feature.
-        defaults: Replacements for missing values, by feature. An image with a default is never
+        defaults: Values that replace missing ones, by feature. So an image with a default is never
             missing.
     """
     features = tuple(
@@ -69,8 +70,8 @@ class BlockColumn:
     """Representation of a feature in a block.
 
     Attributes:
-        index: The index of the feature in the schema.
-        is_grouped_by_row: Each packed row has a list of this feature's values, one per record.
+        index: Index of the feature in the schema. is_grouped_by_row: True if other features are
+            packed. Each packed row then has a list of this feature's values, one per record.
     """
 
     index: int
@@ -80,23 +81,23 @@ class BlockColumn:
 
     @property
     def ragged_levels(self) -> int:
-        """Number of variable dimensions in the block."""
+        """Number of dimensions of variable length that the feature has in the block."""
         if isinstance(self.collation, Packed) or self.is_padded:
             return 0
         return self.feature.ragged_rank + self.is_grouped_by_row
 
     @property
     def is_padded(self) -> bool:
-        """True if the feature is padded before it reaches the graph.
+        """True if the feature is padded before it is passed to TensorFlow.
 
-        Text and nested lists are padded in the graph.
+        Text and nested lists are padded by TensorFlow.
         """
         has_padding = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
         return has_padding and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
 
     @property
     def fixed_length(self) -> int | None:
-        """Padded length of all rows in all steps. None if it varies."""
+        """Padded length, if it is the same in all steps. Otherwise None."""
         if isinstance(self.collation, Packed) or (
             isinstance(self.collation, Padded) and self.is_padded
         ):
@@ -105,9 +106,9 @@ class BlockColumn:
 
     @property
     def is_cut_per_step(self) -> bool:
-        """True if each step is sliced on its own.
+        """True if the length of the rows differs between steps.
 
-        The length of its rows differs between steps.
+        Then each step is sliced by itself.
         """
         return self.ragged_levels > 0 or (self.is_padded and self.fixed_length is None)
 
@@ -253,11 +254,11 @@ def _padded_arrays(column: BlockColumn, lists: Ragged, step_block: StepBlock) ->
 
 
 def _length_arrays(column: BlockColumn, lengths: Int64s, step_block: StepBlock) -> FlatArrays:
-    """Returns the length arrays of a collated feature.
+    """Returns the arrays with the lengths of a collated feature.
 
     Returns:
-        "steps", the padded length of each step; and "length", the number of items of each row, if
-        it is requested.
+        "steps" is the padded length of each step. If the collation requests lengths, "length" is
+        the number of items of each row.
     """
     if isinstance(column.collation, Padded | Bucketed):
         steps = {"steps": collate.compute_step_lengths(lengths, step_block, column.collation)}
@@ -303,8 +304,8 @@ def block_spec(columns: list[BlockColumn]) -> FlatArrays:
     return spec
 
 
-_STEP_INDEX_KEY = "\x00number"  # key of the index of a step in its block
-# One block is prepared while the steps of the other one are consumed.
+_STEP_INDEX_KEY = "\x00number"  # key of the index that a step has in its block
+# One block is prepared while the steps of the block before it are consumed.
 _PREFETCHED_BLOCKS = 2
 
 
@@ -315,15 +316,17 @@ def split_into_steps(
     batch_size: int | None,
     assemble: Callable[[Tensors], Any],
 ) -> tf.data.Dataset:
-    """Turns a tf.data.Dataset of blocks into one of steps.
+    """Converts a tf.data.Dataset of blocks to one of steps.
 
-    Expensive work is done on complete blocks, ahead of the consumer in other threads. A step
-    consists of slices of the result.
+    Threads of tf.data do the expensive work on complete blocks, ahead of the consumer. The steps
+    are slices of the result.
 
     Args:
-        defaults: Replacements for missing values, by feature.
-        batch_size: The number of rows of every step; None: the last step can be shorter.
-        assemble: Turns the tensors of a step, by feature name, into the batch.
+        flat_blocks: The blocks, from `to_flat_blocks`.
+        columns: Representation of each feature in a block.
+        defaults: Values that replace missing ones, by feature.
+        batch_size: Number of rows of every step. None if the last step can be shorter.
+        assemble: Converts the tensors of a step, by feature name, to the batch.
     """
     step_columns = [column for column in columns if column.is_cut_per_step]
 
@@ -396,9 +399,9 @@ def _free_iterators() -> None:
 
 
 def join_element(parts: tuple[Any, ...]) -> Any:
-    """Returns the element of a data set from the arguments of `map` or `flat_map`.
+    """Returns the element of a data set from the arguments of a function for `map` or `flat_map`.
 
-    They pass the parts of a tuple separately.
+    TensorFlow passes the items of a tuple as separate arguments.
     """
     return parts if len(parts) > 1 else parts[0]
 
@@ -406,7 +409,7 @@ def join_element(parts: tuple[Any, ...]) -> Any:
 def _block_values(
     block: Tensors, step_columns: list[BlockColumn], defaults: Mapping[str, Any]
 ) -> dict[str, Tensors]:
-    """Returns the values of a block to slice step by step, by feature index."""
+    """Returns the values that are sliced step by step, by feature index."""
     return {
         str(column.index): _fill_or_add_valid(
             column.feature.name,
@@ -420,7 +423,7 @@ def _block_values(
 
 
 def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
-    """Returns the arrays that define where each step begins and ends."""
+    """Returns the arrays that `_slice_step` needs to find the rows of a step."""
     keys = [
         column.key(array_name)
         for column in step_columns
@@ -430,7 +433,7 @@ def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
 
 
 def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
-    """Returns [rows, ...] the tensors of a feature with the same shape in every step."""
+    """Returns the tensors of a feature that have the same shape in every step, [rows, ...]."""
     name = column.feature.name
     length_tensors = (
         {name + collate.LENGTH_SUFFIX: block[column.key("length")]}
@@ -457,7 +460,7 @@ def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str,
 def _fill_or_add_valid(
     name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]
 ) -> Tensors:
-    """Fills in the default of missing rows, or adds the mask of valid rows."""
+    """Replaces missing values by the default. Without a default, adds the mask `name/valid`."""
     if valid is None:
         return {name: value}
     if name in defaults:
@@ -473,7 +476,16 @@ def _slice_step(
     rows: Any,
     batch_size: int | None,
 ) -> Tensors:
-    """Returns the tensors of a feature in one step."""
+    """Slices the tensors of a feature for one step.
+
+    Args:
+        block: The arrays from `_step_bounds`.
+        column: A column with `is_cut_per_step`.
+        block_values: The values of the feature in the block, by column name.
+        step_index: Index of the step in the block.
+        rows: Number of rows of the step.
+        batch_size: Number of rows of every step. None if the last step can be shorter.
+    """
     if column.is_padded:
         starts, length = block[column.key("starts")], block[column.key("steps")][step_index]
         ((name, flat),) = block_values.items()
@@ -503,9 +515,10 @@ def _slice_step(
 
 
 def pad_ragged_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any:
-    """Returns a dense tensor [rows, length, ...] of lists.
+    """Returns a ragged tensor as a dense tensor [rows, length, ...].
 
-    Longer lists are cut and shorter ones padded. Nested lists are padded to their longest.
+    Longer lists are cut, and shorter ones are filled up with `value`. Lists inside of them are
+    filled up to the longest one.
     """
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)

@@ -104,7 +104,7 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
 
 
 def _cardinality(source: BatchSource, first_plan: StepPlan) -> int | None:
-    """Returns the number of elements; None if it is unknown or differs between iterations."""
+    """Returns the number of elements. None if it is unknown or differs between iterations."""
     order, schedule = source.options.order, first_plan.schedule
     if order.epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
@@ -124,10 +124,10 @@ def _cardinality(source: BatchSource, first_plan: StepPlan) -> int | None:
 
 
 def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
-    """Prevents that the share of one host is sharded again.
+    """Prevents a distribution strategy from dividing the share of this host once more.
 
-    TensorFlow's strategies obey an option. Keras's `DataParallel` ignores the options and calls
-    `rebatch`.
+    TensorFlow's strategies respect an option of the data set. Keras's `DataParallel` ignores it and
+    calls `rebatch`, so this method raises UsageError.
     """
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -147,7 +147,7 @@ def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
 def _iter_flat_blocks(
     source: BatchSource, plan: StepPlan, columns: list[BlockColumn]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the blocks of one iteration."""
+    """Yields the flat arrays of the blocks of one iteration."""
 
     def blocks(block: StepBlock) -> list[dict[str, Any]]:
         with time_stage("collate"):
@@ -160,7 +160,7 @@ def _iter_flat_blocks(
 
 
 def _allow_missing(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
-    """Returns the schema with features optional if they have a default."""
+    """Returns the schema in which features with a default may be missing."""
     return replace(
         schema,
         features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema),
@@ -168,7 +168,7 @@ def _allow_missing(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
 
 
 def _check_single_records(collations: Mapping[str, Collation]) -> None:
-    """Raises UsageError if the collation of single records depends on the batch."""
+    """Raises UsageError if a collation depends on the batch, but single records are requested."""
     for name, collation in collations.items():
         if not isinstance(collation, OneHot) and not (
             isinstance(collation, Padded) and collation.length is not None

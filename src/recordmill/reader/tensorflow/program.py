@@ -20,17 +20,18 @@ import tensorflow as tf
 
 # Buffer per open file. TensorFlow's default of 256 KiB costs a fifth of the throughput.
 DATASET_READ_BYTES = 1 << 20
-# Files that are read in turn when shuffling, so that the buffer mixes records of many files.
+# Number of files that are read in turn for shuffling, so that the buffer mixes records of many
+# files.
 OPEN_FILES = 16
-# Consecutive records from each of these files.
+# Number of consecutive records that are taken from each of these files.
 TURN_RECORDS = 16
 
 
 def without_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function for `map` that AutoGraph does not convert.
 
-    Functions without a Python `if` or loop over tensors need no conversion, and the search for
-    these takes longer than everything else before the first batch.
+    Only functions with a Python `if` or loop over tensors need the conversion. The search for such
+    code takes longer than everything else before the first batch.
     """
     return tf.autograph.experimental.do_not_convert(function)
 
@@ -38,14 +39,15 @@ def without_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
 def read_records(
     files: Sequence[tuple[str, str, int]], shuffle_records: int = 0, seed: int = 0
 ) -> tf.data.Dataset:
-    """Returns the serialized records of files as a tf.data.Dataset.
+    """Returns a tf.data.Dataset of the serialized records of files.
 
     Args:
-        files: (path, compression, number of records). Another number of records is an error,
-            because TensorFlow does not notice if a file is truncated inside the header of a record.
-        shuffle_records: The size of the shuffle buffer in records. Files are then read in random
-            order. 0: records are read in stored order.
-        seed: The seed of the shuffle.
+        files: (path, compression, number of records) of each file. A file with another number of
+            records is an error. TensorFlow alone does not notice if a file is truncated inside the
+            header of a record.
+        shuffle_records: Size of the shuffle buffer, in records. Files are then read in random
+            order. 0 reads the records in stored order.
+        seed: Seed of the random order.
     """
     paths, compressions = (
         [path for path, _, _ in files],
@@ -89,11 +91,10 @@ def parse_records(
     """Parses serialized records [batch] into tensors by feature name.
 
     Args:
-        features: The features for tf.io.parse_example; None: the records are not Examples and are
-            returned as they are.
-        feature_lists: The features of the steps for tf.io.parse_sequence_example; None: the records
-            are not SequenceExamples.
-        tensors: The arguments of `tensor_of` by feature name.
+        features: The features for tf.io.parse_example. None returns the serialized records.
+        feature_lists: The features of the steps, for tf.io.parse_sequence_example. None if the
+            records are Examples.
+        tensors: Arguments of `tensor_of`, by feature name.
     """
     if features is None:
         return dict.fromkeys(tensors, serialized)
@@ -120,15 +121,18 @@ def tensor_of(
     lengths: Sequence[str] = (),
     per_step: bool = False,
 ) -> dict[str, Any]:
-    """Returns the tensor of a feature, and `name/valid` if records may lack it.
+    """Returns the tensor of a feature by name, and `name/valid` if records may lack the feature.
 
     Args:
-        parsed: The entries that tf.io parsed.
-        shape: The shape of an item, after the variable dimensions.
-        ragged_rank: The number of variable dimensions.
-        item_bytes: The size of a number, if strings contain the memory of numbers; 0: they do not.
-        lengths: The entries with the lengths of nested lists, outermost first.
-        per_step: There is one string per step.
+        name: Name of the feature.
+        parsed: The entries that tf.io has parsed, by name.
+        dtype: Name of the dtype of the tensor.
+        shape: Shape of an item, without the dimensions of variable length.
+        ragged_rank: Number of dimensions of variable length.
+        item_bytes: Size of a number, if the entry contains the memory of numbers as a string.
+            Otherwise 0.
+        lengths: Names of the entries with the lengths of nested lists, outermost first.
+        per_step: Each step of a SequenceExample has a string of its own.
     """
     value, valid = parsed[name], {}
     if ragged_rank and item_bytes:
@@ -161,9 +165,9 @@ def tensor_of(
 
 
 def _fill_missing(value: Any, valid: Any, size: int, filler: Any) -> Any:
-    """Returns [batch, size] of lists with `size` items or none.
+    """Returns a tensor [batch, size] of lists that have either `size` items or none.
 
-    Missing rows contain the filler.
+    Rows of empty lists contain the filler.
     """
     # The filler is appended as the last row, and missing rows are gathered from it.
     missing = tf.fill([1, size], tf.constant(filler, value.dtype))
@@ -173,8 +177,8 @@ def _fill_missing(value: Any, valid: Any, size: int, filler: Any) -> Any:
 
 
 def _decode_raw(value: Any, dtype: str) -> Any:
-    """Decodes strings that are the little-endian memory of numbers."""
-    if dtype == "uint64":  # decode_raw does not support it
+    """Converts strings with the little-endian memory of numbers to numbers."""
+    if dtype == "uint64":  # tf.io.decode_raw does not support uint64
         return tf.bitcast(tf.io.decode_raw(value, tf.int64), tf.uint64)
     return tf.io.decode_raw(value, dtype)
 
@@ -182,13 +186,14 @@ def _decode_raw(value: Any, dtype: str) -> Any:
 def _raw_lists(
     items: Any, counts: Any, splits: Any, lengths: Sequence[Any], steps_rank: int
 ) -> Any:
-    """Returns lists of the items in strings.
+    """Returns a ragged tensor of the items that were decoded from strings.
 
     Args:
-        counts: The number of items in each string.
-        splits: The row splits of the strings, by record.
-        lengths: The lengths of nested lists, outermost first.
-        steps_rank: The number of variable dimensions if there is a string per step, else 0.
+        items: The items of all strings.
+        counts: Number of items of each string.
+        splits: Row splits of the strings: records to strings.
+        lengths: Lengths of nested lists, outermost first.
+        steps_rank: Number of dimensions of variable length, if each step has a string. Otherwise 0.
     """
     if steps_rank:
         inner = (

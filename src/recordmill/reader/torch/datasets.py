@@ -41,7 +41,7 @@ from recordmill.reader.sampling.schedule import Schedule, State, parse_state
 from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
 from recordmill.storage.files import create_unnamed_file
 
-# Iterations that can be in progress at the same time; older ones are forgotten.
+# Maximum number of iterations in progress. Older ones are forgotten.
 _MAX_ITERATIONS = 64
 
 
@@ -57,14 +57,17 @@ class IterationCounter:
         self._write({"next": number, "begun": []})
 
     def begin_iteration(self, key: str, worker: int, number: int | None = None) -> int:
-        """Returns the number of the iteration that this worker begins.
+        """Returns the number of the iteration that this worker takes part in.
 
-        If other workers with this key have begun an iteration that this worker has not, it joins
-        that one. Otherwise it begins a new one. The key alone does not identify an iteration,
-        because a program that sets seeds can give two iterations the same key.
+        The worker joins an iteration with this key that other workers have begun, but it has not.
+        If there is none, it begins a new iteration. A key can occur in several iterations, if the
+        program sets the seeds of PyTorch.
 
         Args:
-            number: The number of the new iteration, or of the one to join; None: the next one.
+            key: Identifies the workers of one iteration.
+            worker: Index of this worker.
+            number: Number of the iteration to join or to begin. None takes any with this key, or
+                the next number.
         """
         with self._locked():
             record = self._read()
@@ -80,13 +83,13 @@ class IterationCounter:
             return int(new_number)
 
     def restart(self, number: int) -> None:
-        """Sets the number of the next iteration and forgets the ones in progress."""
+        """Sets the number of the next iteration, and forgets the iterations in progress."""
         with self._locked():
             self._write({"next": number, "begun": []})
 
     @property
     def latest_key(self) -> str | None:
-        """Key of the iteration that was begun last."""
+        """Key of the iteration that was begun last. None if there was no iteration."""
         with self._locked():
             iterations = self._read()["begun"]
             return iterations[-1][0] if iterations else None
@@ -117,8 +120,8 @@ class IterationCounter:
         os.ftruncate(self._file.fileno(), len(data))
 
     def __getstate__(self) -> Any:
-        # While a child is being spawned, file descriptors can be passed on. Otherwise only the
-        # number can.
+        # A file descriptor can only be passed to a child that is being spawned. Any other copy gets
+        # the current number and a file of its own.
         if context.get_spawning_popen() is not None:
             return reduction.DupFd(self._file.fileno())
         return (self.next_number,)
@@ -131,7 +134,8 @@ class IterationCounter:
 
     def _keep_file(self, file: IO[bytes]) -> None:
         self._file, self._thread_lock = file, threading.Lock()
-        # a child that is forked while another thread has the lock would wait for it forever
+        # If another thread has the lock during a fork, the child would wait for it forever. So the
+        # child gets a new lock.
         os.register_at_fork(after_in_child=partial(_renew_lock, weakref.ref(self)))
         weakref.finalize(self, file.close)
 
@@ -146,13 +150,13 @@ class WorkerPosition:
     """Position of one worker of a loader.
 
     Attributes:
-        plan: The steps of this worker from the start of the run.
-        schedule: The steps from its next step on.
-        is_over: The worker has had all of its steps.
-        other_steps: If batches are packed, the number of steps of other workers before its next
-            step.
-        read_position: If bad records are skipped, the end of the records that were read in its next
-            step.
+        plan: Steps of this worker in the iteration.
+        iteration: Number of the iteration.
+        schedule: Its end, from the next step of this worker on.
+        is_over: The worker has no step left. other_steps: If batches are packed, the number of
+            steps of other workers before the next step of this worker.
+        read_position: If bad records are skipped, the position up to which the records of the next
+            step are already used.
     """
 
     plan: StepPlan
@@ -207,8 +211,8 @@ class WorkerPosition:
         """Returns the position in a saved state.
 
         Args:
-            first_plan: The steps of all workers from the first iteration on, endless.
-            epochs: The number of epochs in an iteration; None: endless.
+            first_plan: Steps of all workers from the first iteration on, without end.
+            epochs: Number of epochs of an iteration. None means without end.
 
         Raises:
             UsageError: The state belongs to other data or options, or to another worker.
@@ -228,7 +232,7 @@ class WorkerPosition:
             _read_count(state, "had"),
         )
         schedule = first_plan.schedule.resume(state)
-        # the state at the end of an iteration has the first epoch of the next one
+        # A state at the end of an iteration contains the first epoch of the next iteration.
         iteration = 0 if epochs is None else schedule.epoch // epochs - is_over
         end_epoch = None if epochs is None else (iteration + 1) * epochs
         plan = first_plan.resume(state)
@@ -252,8 +256,9 @@ class WorkerPosition:
         """Moves to the next step of this worker.
 
         Args:
-            end_position: Where the last batch ended; None: the next step follows from the number of
-                the last one.
+            end_position: (epoch, position) after the last batch. None if the number of the step
+                determines the next one.
+            skips_bad_records: Bad records are skipped.
         """
         if end_position is None:
             self.schedule = _skip_steps(self.schedule, self.num_workers)
@@ -267,13 +272,13 @@ class WorkerPosition:
         self.is_over = self.schedule.remaining_steps == 0
 
     def finish(self) -> None:
-        """Moves to the end, because no step is left."""
+        """Moves to the end of the iteration, after the last step of this worker."""
         if self.schedule.end_epoch is not None and self.schedule.remaining_steps:
             self.schedule = replace(self.schedule, epoch=self.schedule.end_epoch, position=0)
         self.is_over = True
 
     def state(self) -> State:
-        """Returns the position as values for JSON."""
+        """Returns the position as a JSON object."""
         state = {
             **self.plan.state(self.schedule),
             "over": self.is_over,
@@ -284,16 +289,17 @@ class WorkerPosition:
         return state | ({"had": self.read_position} if self.read_position else {})
 
     def _advance_to(self, epoch: int, position: int) -> None:
-        """Moves to the end of the last batch.
+        """Moves to the end of a batch that was filled up after bad records.
 
-        The batch ends in a step of this worker, or at the end of one.
+        The batch may end inside of a later step of this worker. Then this step is the next one, and
+        `read_position` is set.
         """
         schedule = self.plan.schedule
         step_records, first_position = (
             schedule.epoch_steps.global_batch_size,
             schedule.position if epoch == schedule.epoch else 0,
         )
-        # start of the step of this worker in which the last batch ended
+        # start of the step that contains the last record of the batch
         step_position = (
             first_position + (position - 1 - first_position) // step_records * step_records
         )
@@ -301,7 +307,7 @@ class WorkerPosition:
             replace(self.schedule, epoch=epoch, position=step_position),
             position,
         )
-        # the batch ended at the end of this step, so the next one is the worker's next step
+        # If the batch ends where this step ends, the worker continues with its next step.
         if position >= min(step_position + step_records, schedule.epoch_steps.records):
             self.schedule, self.read_position = _skip_steps(self.schedule, self.num_workers), 0
 
@@ -320,7 +326,7 @@ def _read_count(state: Mapping[str, Any], name: str) -> int:
     return value
 
 
-# Begins the keys of iterations by the workers of a loader, as opposed to those by a process itself.
+# Distinguishes the keys of a loader's workers from the key of a process without workers.
 _LOADER_PREFIX = "loader "
 
 
@@ -338,16 +344,18 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Creates the batches of an endless plan.
 
         Args:
-            num_ranks: The number of ranks of torch.distributed that share the plan; None: the
-                caller passed num_hosts and host_index.
+            source: The data set with its options.
+            first_plan: Steps of all workers of this host, without end.
+            num_ranks: Number of ranks of torch.distributed that the plan was made for. None if the
+                caller has passed `num_hosts` and `host_index`.
         """
         self._source, self._first_plan, self._num_ranks = source, first_plan, num_ranks
-        self._epochs = epochs = source.options.order.epochs  # epochs of an iteration
+        self._epochs = epochs = source.options.order.epochs  # number of epochs of an iteration
         self._skips_bad_records = source.skips_bad_records
         self._iteration_counter = IterationCounter(
             0 if epochs is None else first_plan.schedule.epoch // epochs
         )
-        self._iterations_here = 0  # iterations of this object in this process
+        self._iterations_here = 0  # number of iterations of this object in this process
         self._restored_position: WorkerPosition | None = None
         self._current_position: WorkerPosition | None = None
 
@@ -407,7 +415,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Makes the next iteration begin with this epoch, as DistributedSampler.set_epoch does.
 
         Args:
-            epoch: The number of the epoch, counted from the start of training.
+            epoch: Number of the epoch, counted from the start of training.
 
         Raises:
             UsageError: No iteration begins with this epoch.
@@ -423,10 +431,10 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Returns the position after this host has consumed `steps` batches.
 
         `to_torch(..., state=...)` continues there, with any number of workers. It also accepts
-        another number of hosts, except in the middle of steps that were bucketed together.
+        another number of hosts, except between steps that are bucketed together.
 
         Args:
-            steps: The number of batches since the start of the run, over all iterations.
+            steps: Number of batches since the start of training, over all iterations.
 
         Raises:
             UsageError: Batches are packed or bad records are skipped. Then only the workers know

@@ -27,7 +27,7 @@ from recordmill.reader.batches.plan import StepBlock, StepPlan
 from recordmill.reader.batches.source import BatchSource, count_truncated
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 
-# (epoch, position) at which the next step begins; None: it follows from the number of the step.
+# (epoch, position) at which the next step begins. None if the number of the step determines it.
 BatchPosition = tuple[int, int] | None
 
 
@@ -82,14 +82,17 @@ def _to_tensor(array: Array) -> torch.Tensor:
 def tensor_batches(
     source: BatchSource, plan: StepPlan, num_workers: int, skip_below: int
 ) -> Generator[tuple[Any, BatchPosition], None, None]:
-    """Yields the tensors of each step of one worker, and its end position.
+    """Yields (tensors, end position) of each step of one worker.
 
-    The number of a step usually determines its end, which is then None.
+    The end position is None if the number of the step determines it. It is set if records are
+    packed, or if bad records are skipped.
 
     Args:
+        source: The data set with its options.
         plan: The steps of the worker.
-        num_workers: The number of workers that share the memory limit.
-        skip_below: If bad records are skipped, records at positions below this one are left out.
+        num_workers: Number of workers that share the memory limit.
+        skip_below: If bad records are skipped, positions of the first epoch below this one are left
+            out.
     """
     refiller, truncated_counts = source.make_refiller(plan), dict[str, int]()
 
