@@ -347,7 +347,7 @@ def test_crop_that_cannot_move_the_boxes_is_refused(scenes: Path) -> None:
     assert next(opened.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
     with pytest.raises(
         UsageError,
-        match="cut or turned, and boxes with it, which only batches, to_tf and to_torch do",
+        match="cropped or turned together with its boxes, which only batches, to_tf and to_torch can do",
     ):
         opened.to_table()
 

@@ -448,13 +448,13 @@ class ImageConversion:
         is_random = isinstance(self.target.crop, RandomCrop) or self.target.flip
         if is_random or self.has_photo or (self.has_boxes and _moves_objects(self.target)):
             if is_random:
-                reason = "cut or flipped at random, otherwise in each epoch,"
+                reason = "cropped or flipped at random,"
             elif self.has_photo:
                 reason = "turned with its photo,"
             else:
-                reason = "cut or turned, and boxes with it,"
+                reason = "cropped or turned together with its boxes,"
             raise UsageError(
-                f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch do: open it with "
+                f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch can do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop and orientation'}, or without this feature"
             )
         # one array for all present images, because a column holds their values one after another

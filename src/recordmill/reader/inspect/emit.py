@@ -116,7 +116,7 @@ def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     if schema.message != OPAQUE_BYTES:
         yield from _spec_lines(schema)
         yield ""
-    yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
+    yield "TENSORS = {  # arguments of `tensor_of` that differ from its defaults"
     for feature in schema:
         yield f"    {quote(feature.name)}: {_tensor_arguments(feature) if schema.message != OPAQUE_BYTES else {}},"
     yield "}"
