@@ -1,11 +1,11 @@
 """Lists the TFRecord files to read as a `Catalog`.
 
-The files of a data set follow from its manifest alone. All other inputs are listed: files, folders,
-globs and `@list.txt`.
+The manifest of a data set lists its files. All other inputs are searched for TFRecord files: files,
+folders, globs and `@list.txt`.
 
-Two kinds of files in a folder or glob are left out, with a note for the user. The first are files
-that are not TFRecords, such as licences and manifests. The second are shards that are not part of
-their data set any more.
+In folders and globs, two kinds of files are left out, and the user gets a note. The first kind are
+files that are not TFRecords, such as licences and manifests. The second kind are shards that no
+longer belong to their data set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import absolute_path, exists, join
 from recordmill.storage.listing import list_inputs
 
-# Split of files whose names do not indicate one.
+# Split of a file if its name does not indicate one.
 UNKNOWN_SPLIT = "data"
 _COMPRESSED_SUFFIX = r"(?:\.gz|\.zst)?"
 _TFDS_NAME = re.compile(
@@ -94,7 +94,7 @@ class ShardFile:
         stat: Size and times of the file when it was listed.
         info: Entry of the shard in the manifest. None if the file is not part of a data set.
         index_path: Path of the index of a shard. None if the file is not part of a data set.
-        members_path: Path of the member table of a compressed shard, else None.
+        members_path: Path of the member table of a compressed shard. Otherwise None.
         stated_records: Number of records according to a `dataset_info.json` next to the file. None
             if there is none, or the file has an entry in a manifest.
     """
@@ -116,7 +116,7 @@ class ShardFile:
 
     @property
     def identity(self) -> bytes:
-        """The bytes that identify the file in hashes.
+        """Bytes that identify the file in a fingerprint.
 
         They do not change if the files are moved or the data set is built again.
         """
@@ -157,9 +157,9 @@ class Catalog:
         generation: Number of the generation of the data set, or None.
         notes: Messages for the user about files that were left out or are empty.
         store_settings: How files in a store are read. None means the settings of the process.
-        missing_shards: Paths of shards that are absent, though the names of others count them.
-        length_problems: Sets of shards if a `dataset_info.json` lists another number of shards for
-            them. They are in `notes`, too.
+        missing_shards: Paths of absent shards, if the names of other shards count them.
+            length_problems: Problems with the number of shards in a `dataset_info.json`. `notes`
+            contains them, too.
     """
 
     files: tuple[ShardFile, ...]
@@ -336,7 +336,8 @@ def _iter_data_set_files(
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """Compares the size of a shard file with the manifest.
 
-    Returns the state of the file.
+    Returns:
+        Size and times of the file.
 
     Raises:
         DataError: The file is missing, or its size differs and `lenient` is False.
@@ -359,16 +360,16 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
 def catalog_files(
     inputs: Iterable[str], *, lenient: bool = False, skips_headerless: bool = False
 ) -> Catalog:
-    """Lists the TFRecord files among the inputs. The contents of a file decide whether it is one.
+    """Lists the TFRecord files among the inputs.
 
-    A file in a folder is listed if it begins with a record or has an extension of TFRecords. A file
-    that the user has named is always listed, or is an error.
+    A file in a folder or glob is listed if it begins with a record, or has an extension of
+    TFRecords. A file that the user has named is listed, or is an error.
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
-        lenient: Lists a file that the user has named even if it has the contents of another kind.
-        skips_headerless: Leaves out the files in folders that do not begin with a record, with a
-            note. If there are no other files, they are listed all the same.
+        lenient: A named file with the contents of another kind is listed, too. skips_headerless:
+            Files in folders that do not begin with a record are left out, with a note. They are
+            listed only if there are no other files.
 
     Raises:
         DataError: No file is a TFRecord file, or a file that the user has named has the contents of
@@ -440,7 +441,7 @@ def catalog_files(
     # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"empty files, which have no records ({len(empty)}): {_show_names(empty)}")
-    # A file that was named explicitly is wanted without the others.
+    # Files that the user has named may be a part of a set on purpose, so they are not compared.
     missing = find_missing_shards(
         file.path for file in listing.files if not listing.is_explicit(file)
     )
@@ -481,14 +482,13 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
-    """Returns whether a file is in a data folder that is not used anymore.
+    """Returns whether a file is in a data folder that is not used any more.
 
-    Such a folder belongs to an earlier generation or to a build that did not commit.
+    Such a folder belongs to an earlier generation, or to a build that did not commit.
 
     Args:
-        path: The file.
-        current_folders: A cache, filled here: the names of the data folders in use, by folder of
-            the data set.
+        path: The file. current_folders: A cache, which this function fills: for each data set, the
+            names of the data folders that are in use.
     """
     folder = os.path.dirname(path)
     root, name = os.path.dirname(folder), os.path.basename(folder)
@@ -535,9 +535,10 @@ def split_from_shard_name(name: str) -> str:
 
 
 def sniff_compression(path: str) -> str | None:
-    """Returns the compression of a TFRecord file, or None for another file.
+    """Detects the compression of a TFRecord file from its first record header.
 
-    It is detected from the first record header.
+    Returns:
+        The compression. None if the file does not begin with a record.
     """
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
     compression = detect_tfrecord_compression(head.tobytes())

@@ -1,8 +1,8 @@
 """Divides TFRecord files into pieces of about 8 MiB.
 
-The boundaries come from the index of a shard. Without an index they come from the frame headers,
-and payloads are not read. A compressed file without members is one piece, which is read as a
-stream. The pieces depend on the file only, so results never depend on threads.
+The index of a shard determines the boundaries. A file without an index is divided at its frame
+headers, without reading the payloads. A compressed file without members is one piece, which is read
+as a stream. The pieces depend only on the file, so results never depend on threads.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class RecordOffsets(Protocol):
     def end(self) -> int: ...
 
     def prefetch(self, offsets: Iterable[int]) -> None:
-        """Reads the index entries that `find_record` needs for these offsets.
+        """Reads the index entries that `find_record` needs for these offsets, in one batch.
 
-        They are read at once. This is only done for an index in a store.
+        Only an index in a store needs this.
         """
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
-        """Returns the record that contains a byte: its number, its begin and its end."""
+        """Returns (number, begin, end) of the record that contains the byte at an offset."""
 
     def offset_of(self, record: int) -> int:
         """Returns the offset of the first byte of a record.
 
-        For the number after the last record, returns `end`.
+        The number after the last record is valid, too. Its offset is `end`.
         """
 
 
@@ -68,15 +68,14 @@ def cut(
     lenient: bool = False,
     within: tuple[int, int] | None = None,
 ) -> Iterator[Piece]:
-    """Yields the pieces of one file in order. An empty file has none.
+    """Yields the pieces of one file, in order. An empty file has no pieces.
 
     Args:
         ordinal: Ordinal of the file in the catalog.
         piece_bytes: Target size. None means PIECE_BYTES.
-        lenient: Bytes that are not a frame become a piece with damage, up to the next frame,
-            instead of an error.
-        within: Only records that begin in this range of uncompressed bytes. Only for a shard with
-            an index.
+        lenient: Bytes between two frames become a piece with damage. Otherwise they are an error.
+        within: Range of uncompressed bytes. Only records that begin in it are included. This
+            requires a shard with an index.
 
     Raises:
         DataError: The index contradicts the manifest, or a frame header is damaged in a file
@@ -122,9 +121,10 @@ def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) 
 def resolve(
     files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """Divides each piece with unknown record numbers by the index of its shard.
+    """Divides pieces with unknown record numbers into pieces with known ones.
 
-    Other pieces are returned unchanged. Several indexes in a store are read at once.
+    The index of the shard contains the numbers. Other pieces are yielded unchanged. Several indexes
+    in a store are read at the same time.
     """
 
     def divide(piece: Piece) -> Iterable[Piece]:
@@ -154,16 +154,16 @@ def _divide_all(
 def _open_index(
     file: ShardFile, piece_bytes: int, within: tuple[int, int] | None, lenient: bool
 ) -> MappedIndex | PartialIndex:
-    """Opens the index of a shard, or only a part of it.
+    """Opens the index of a shard, completely or as a `PartialIndex`.
 
-    A part is enough if few entries suffice to find the pieces. This can be the case for a shard in
-    a store, or for a range of a shard.
+    A `PartialIndex` reads single blocks. It is used for a store or a range of a shard, if few
+    entries are enough to find the pieces.
     """
     assert file.info is not None
     assert file.index_path is not None
     end = file.info.framed_bytes
     start, stop = within or (0, end)
-    # The bounds of a range inside of the shard must be found in the index, too.
+    # The entries at both ends of a range have to be found, too.
     probes = (stop - start) // piece_bytes + (start > 0) + (stop < end)
     if (
         file.members_path is None
@@ -178,16 +178,12 @@ def _open_index(
 
 
 def load_member_begins(file: ShardFile) -> Int64s | None:
-    """Returns the first uncompressed byte of each member of a shard. None without members."""
+    """Returns the first uncompressed byte of each member, or None for an uncompressed shard."""
     return np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
 
 
 def _find_record_at(offsets: RecordOffsets, byte: int) -> tuple[int, int]:
-    """Returns the first record that begins at `byte` or after it.
-
-    Returns:
-        Its number and its offset.
-    """
+    """Returns (number, offset) of the first record that begins at `byte` or after it."""
     if byte <= 0:
         return 0, 0
     if byte >= offsets.end:
@@ -216,8 +212,7 @@ def cut_records(
         end: Number and offset after the last record.
         piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
         piece_records: Maximum number of records of a piece, or None.
-        begins: Offsets where a piece may begin. None allows every record. The first piece may begin
-            anywhere.
+        begins: Offsets where a piece may begin, except the first one. None allows every record.
         source: Path of the index, for error messages.
 
     Raises:
@@ -244,13 +239,18 @@ def cut_records(
 def _find_cut(
     offsets: RecordOffsets, start: int, full: int, begins: Int64s | None
 ) -> tuple[int, int]:
-    """Finds the end of a piece that begins at `start`.
+    """Finds the end of a piece.
 
-    The piece is as large as possible, but ends at `full` or before it. If its first record or
-    member is larger, it ends after that one.
+    The piece contains all records or members that end at `full` or before it, but at least one.
+
+    Args:
+        offsets: Offsets of the records.
+        start: Offset of its first record.
+        full: Offset after a piece of the maximum size.
+        begins: Offsets of the members, or None to end the piece after any record.
 
     Returns:
-        The number and the offset of the record that begins at the end of the piece.
+        (number, offset) of the record after the piece.
     """
     if begins is None:
         number, begin, end = offsets.find_record(full)
@@ -265,14 +265,14 @@ def _find_cut(
 def cut_by_headers(
     file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """Yields the pieces of an uncompressed file by its frame headers.
+    """Yields the pieces of an uncompressed file without an index.
 
-    The CRC of each header is checked. The memory does not depend on the number of records. If
-    `lenient`, damage is a piece of its own.
+    It reads the frame headers and checks their CRCs. The memory does not depend on the number of
+    records. If `lenient` is set, a damaged range is a piece of its own.
 
     Raises:
-        DataError: A header is damaged or the file is truncated, and `lenient` is False. The pieces
-            before it were yielded.
+        DataError: A header is damaged or the file is truncated, and `lenient` is False. Pieces
+            before the damage are yielded first.
     """
     cutter = _Cutter(ordinal, piece_bytes)
     for part in scan_headers(file.path, lenient=lenient):
@@ -287,7 +287,7 @@ def cut_by_headers(
 
 
 class _Cutter:
-    """Groups the offsets of records into pieces of at most `piece_bytes` or one record.
+    """Groups consecutive records into pieces of at most `piece_bytes`, or of one larger record.
 
     Args:
         start: Offset of the first record.
@@ -298,7 +298,7 @@ class _Cutter:
         self._ordinal, self._piece_bytes = ordinal, piece_bytes
         # offset and number of the first record that is not in a piece yet
         self._start, self._record = start, record
-        # offsets of the records from there on
+        # offsets of all records that are not in a piece yet
         self._starts = np.empty(0, np.int64)
 
     def add(self, starts: Int64s) -> Iterator[Piece]:
@@ -307,7 +307,7 @@ class _Cutter:
         yield from self._take_full_pieces(int(self._starts[-1]))
 
     def finish(self, end: int) -> Iterator[Piece]:
-        """Yields the rest. The last record ends at `end`."""
+        """Yields the remaining pieces. The last record ends at `end`."""
         yield from self._take_full_pieces(end)
         if len(self._starts):
             yield self._take_piece(len(self._starts), end)

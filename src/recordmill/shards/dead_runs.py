@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 
 
 def claim_dead_run(path: Path) -> LockFile | None:
-    """Locks the folder of a run if the run is dead.
+    """Locks the folder of a dead run.
 
     Returns:
-        The held lock. None if the run may be alive, another process has claimed it, or the folder
-        is not that of a run.
+        The lock, which the caller closes. None if the run may be alive, if another process has
+        locked the folder, or if the folder does not belong to a run.
     """
-    # Removal follows no link, so a link is never the folder of a run.
+    # A link could lead out of OUT, so it never counts as the folder of a run.
     if is_link(path):
         return None
     try:
@@ -67,7 +67,7 @@ def claim_dead_run(path: Path) -> LockFile | None:
         _log.warning("%s is not the folder of a run, and was left alone", path)
         return None
     with contextlib.suppress(OSError, DataError):
-        # The folder may have been removed before the lock was taken. Then the lock is of no use.
+        # Another process may have removed the folder before this one got the lock.
         if _is_dead(lock) and lock.is_at(path / LOCK_NAME):
             return lock
     lock.close()
@@ -76,8 +76,8 @@ def claim_dead_run(path: Path) -> LockFile | None:
 
 def _is_dead(lock: LockFile) -> bool:
     owner = _read_owner(lock)
-    # If the owner is another machine, the lock may not reach it. It still excludes other processes
-    # that want to claim the folder.
+    # The lock may not exclude an owner on another machine, so its lease must have expired, too. The
+    # lock still excludes other processes that try to claim the folder.
     lock.acquire()
     return owner.get("machine") == machine_id() or time.time() - lock.modified_sec > LEASE_SEC
 
@@ -89,10 +89,13 @@ def _read_owner(lock: LockFile) -> Mapping[str, Any]:
 
 
 def find_other_host(run: Path) -> str:
-    """Returns the host of a run that may be alive elsewhere.
+    """Returns the host that a run belongs to, unless it is this machine.
+
+    Only that host can know at once whether the run is alive.
 
     Returns:
-        "" if this machine can know whether the run is alive, or if the lock can't be read.
+        The host name, for messages. "" if the run belongs to this machine, or if the lock can't be
+        read.
     """
     with (
         contextlib.suppress(OSError, DataError),
@@ -113,10 +116,10 @@ def list_run_folders(out: Path) -> list[Path]:
 
 
 def is_awaiting_publication(run: Path) -> bool:
-    """Returns whether a dead read only lacks its last step.
+    """Returns whether a read was stopped just before its last step.
 
-    The run folder then has a complete result, and the output folder has none. The next read moves
-    the result.
+    Its run folder then contains the complete result, and the output folder has no result. The next
+    read moves the result there.
     """
     return exists(run / "data" / READ_SUMMARY_NAME) and not exists(run.parent / READ_SUMMARY_NAME)
 
@@ -148,7 +151,7 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
             ):
                 remove_run_folder(run)
         for path in folders:
-            # A killed start or removal may have left an empty folder without a lock.
+            # a run that was killed during its start, or a removal, can leave an empty folder
             with contextlib.suppress(OSError):
                 remove_empty_folder(path)
         return [run.name for run in dead]
@@ -168,9 +171,12 @@ def data_folder_name(name: str) -> str:
 
 @contextlib.contextmanager
 def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
-    """Locks the dead runs among these folders, and yields their folders.
+    """Locks the folders of dead runs during the `with` block.
 
-    The locks are held until the end of the `with` block, so no other process takes the runs over.
+    So no other process can take these runs over.
+
+    Yields:
+        The folders that were locked.
     """
     with contextlib.ExitStack() as locks:
         dead = []
@@ -182,7 +188,7 @@ def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def load_if_present(out: str | Path, generation: int) -> Manifest | None:
-    """Loads a generation. Returns None if another build has removed it since it was listed."""
+    """Loads a generation, or returns None if another build has removed it."""
     with contextlib.suppress(FileNotFoundError):
         return load_manifest(out, generation)
     return None
@@ -191,7 +197,7 @@ def load_if_present(out: str | Path, generation: int) -> Manifest | None:
 def load_generations(out: str | Path) -> dict[int, Manifest]:
     """Loads all generations of a data set, by number.
 
-    A generation that another build removes during this is left out.
+    If another build removes a generation in the meantime, it is left out.
 
     Raises:
         DataError: A manifest is invalid.
@@ -208,10 +214,10 @@ def committed_data_folders(out: str | Path) -> set[str]:
 def remove_data_folder(out: Path, name: str) -> bool:
     """Removes a data folder and its reject files.
 
-    Nothing is removed if the name is not that of a data folder.
+    A name that is not the name of a data folder is ignored.
 
     Returns:
-        Whether no such folder is left.
+        True if the folder does not exist any more.
     """
     if not is_data_folder(name):
         return True

@@ -24,7 +24,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _OBJECT_LABEL = "image/object/class/label"
-_BACKGROUND = "background"  # class 0 of the API, which a label map does not list
+_BACKGROUND = "background"  # class 0 of the Object Detection API, which a label map does not list
 # TensorFlow Datasets requires a version. Our generations are numbered by the manifests instead.
 _TFDS_VERSION = "1.0.0"
 _DERIVED_NAMES = (

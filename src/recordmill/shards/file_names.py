@@ -25,7 +25,7 @@ class NumberedName(NamedTuple):
     """The part that the names of all shards of a set have in common.
 
     Attributes:
-        begin: Folder and name up to the index.
+        begin: Folder, and the name before the index.
         end: The name after the index.
         digits: Number of digits of the index.
         num_shards: Number of shards in the set.
@@ -42,10 +42,10 @@ class NumberedName(NamedTuple):
 
 
 def group_shards(paths: Iterable[str]) -> dict[NumberedName, dict[int, str]]:
-    """Groups paths like `x-00000-of-00003` by set. Other paths are left out.
+    """Groups paths such as `x-00000-of-00003` by set. Other paths are left out.
 
     Returns:
-        The paths of each set, by index.
+        For each set, its paths by the index of the shard.
     """
     sets: defaultdict[NumberedName, dict[int, str]] = defaultdict(dict)
     for path in paths:
@@ -59,7 +59,9 @@ def group_shards(paths: Iterable[str]) -> dict[NumberedName, dict[int, str]]:
 
 
 def find_missing_shards(paths: Iterable[str]) -> list[str]:
-    """Returns the paths of absent shards, derived from the names of the more_text.
+    """Returns the paths of absent shards.
+
+    The names of the other shards contain the number of shards of the set.
 
     >>> find_missing_shards(["x/a-00000-of-00003.tfrecord", "x/a-00002-of-00003.tfrecord"])
     ['x/a-00001-of-00003.tfrecord']
@@ -75,7 +77,11 @@ def find_missing_shards(paths: Iterable[str]) -> list[str]:
 
 
 def missing_shards_note(missing: list[str]) -> str:
-    """Returns the note about missing shards. There must be one."""
+    """Returns the note about missing shards.
+
+    Args:
+        missing: Paths of the missing shards. Not empty.
+    """
     more_text = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
     return f"missing: {missing[0]}{more_text}, which the names of the other shards count"
 

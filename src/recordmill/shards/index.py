@@ -38,9 +38,9 @@ INDEX_FRAME_BYTES = 16
 
 
 class PartialIndex:
-    """Index of a shard that is read in small blocks around the requested offsets.
+    """Index of a shard, read in small blocks around the requested offsets.
 
-    Used for indexes in stores and for small ranges of a large shard.
+    It is used for indexes in stores, and for small ranges of a large shard.
 
     Args:
         path: Path or URL of the index.
@@ -48,8 +48,8 @@ class PartialIndex:
         end: Uncompressed size of the shard in the manifest.
 
     Raises:
-        DataError: The file is missing, or it is not an index of this shard. The methods raise it,
-            too, when they read an invalid block.
+        DataError: The file is missing, or is not an index of this shard. Methods raise it for an
+            invalid block.
     """
 
     def __init__(self, path: str, records: int, end: int) -> None:
@@ -61,13 +61,13 @@ class PartialIndex:
                 f"has another length than one of the {records} records that the manifest says",
                 source=path,
             )
-        # By the number of the first record of the block.
+        # the blocks that were read, by the number of their first record
         self._blocks: dict[int, Index] = {}
 
     def prefetch(self, offsets: Iterable[int]) -> None:
-        """Reads the blocks where these offsets probably are, in one batch of requests.
+        """Reads the blocks that probably contain these offsets, in one batch of requests.
 
-        The positions are estimated as if all records had the same size.
+        The positions of the blocks are estimated, as if all records had the same size.
         """
         share = self.records / self.end
         if firsts := {self._block_begin(int(offset * share)) for offset in offsets}:
@@ -103,8 +103,7 @@ class PartialIndex:
                 raise DataError(
                     "is not in order; verify the data set", source=self.path, place=f"record {low}"
                 )
-            # Bisects the unknown range. The middle block gives a lower or an upper bound, or
-            # contains the record.
+            # Bisection: the block in the middle contains the record, or halves the range.
             self._read_blocks({min(max(self._block_begin((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
@@ -114,7 +113,7 @@ class PartialIndex:
             records: Record numbers, in ascending order.
         """
         size = INDEX_DTYPE.itemsize
-        # Two entries per record: the next one tells where the record ends.
+        # Two entries are read per record, because the next entry determines where the record ends.
         range_ends = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, range_ends))
         data, begins = read_and_join_ranges(self.path, starts, stops)
@@ -150,8 +149,8 @@ class PartialIndex:
             check_contiguous(
                 block, self.path, first, None if first else 0, None if remaining else self.end
             )
-            # No following entry in this block confirms the length of the last entry, so the entry
-            # is dropped. Only its offset was used, as the end of the entry before it.
+            # The length of an entry is confirmed by the offset of the next entry. The last entry of
+            # a block has no next one, so it is dropped after it has confirmed the one before it.
             if remaining:
                 blocks[first] = block = block[:-1]
                 if (
@@ -208,9 +207,9 @@ class MappedIndex:
 
 
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
-    """Reads ranges of a file into one buffer.
+    """Reads ranges of a file of a data set into one buffer.
 
-    The file belongs to a data set, so a missing file raises `missing_file_error`.
+    If the file does not exist, the error is that of `missing_file_error`.
 
     Returns:
         The buffer, and the position in it where each range begins.
@@ -226,11 +225,12 @@ def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Byte
 def _read_entries(
     index: Index, rows: Int64s, records: Int64s, num_records: int, end: int, source: str
 ) -> tuple[Int64s, Int64s]:
-    """Reads and checks the entries of records in a part of an index.
+    """Returns the offsets and payload lengths of some records, after checking them.
 
     Args:
-        index: The part. The entry of each record is followed by the entry of the next record.
-        rows: Row of each record in `index`.
+        index: Some entries of an index. The entry of each requested record is followed by the entry
+            of the next record.
+        rows: Row of each requested record in `index`.
         records: Number of each record in the shard.
         num_records: Number of records of the shard. The last one must end at `end`.
         end: Uncompressed size of the shard.

@@ -24,11 +24,11 @@ _MAX_FOLDERS = 1000
 
 @dataclass(frozen=True)
 class LengthProblem:
-    """A difference between files and the lengths of their shards in `dataset_info.json`.
+    """A difference between files and `dataset_info.json`, as a message.
 
     Attributes:
         path: The file.
-        text: The difference, and the possible reasons.
+        text: The difference, and its possible reasons.
     """
 
     path: str
@@ -39,14 +39,14 @@ class LengthProblem:
 
 
 def read_lengths(splits: Mapping[str, str]) -> tuple[dict[str, int], list[LengthProblem]]:
-    """Reads the lengths of shards.
+    """Reads the numbers of records of shards from the `dataset_info.json` next to them.
 
     Args:
         splits: The split of each file, by path.
 
     Returns:
-        The number of records by path, and the sets of shards that have another number of shards
-        than listed.
+        The number of records of each file, by path. Then a problem for each set of shards, if the
+        JSON lists another number of shards for it.
     """
     lengths, problems = dict[str, int](), list[LengthProblem]()
     sets = group_shards(splits)
@@ -78,7 +78,13 @@ def read_lengths(splits: Mapping[str, str]) -> tuple[dict[str, int], list[Length
 
 
 def compare_length(path: str, records: int, stated: int | None) -> LengthProblem | None:
-    """Returns a problem if `path` has another number of records than stated, else None."""
+    """Returns a problem if a file has another number of records than stated.
+
+    Args:
+        path: The file.
+        records: Number of records in the file.
+        stated: Number in `dataset_info.json`, or None.
+    """
     if stated is None or records == stated:
         return None
     return LengthProblem(
@@ -89,7 +95,10 @@ def compare_length(path: str, records: int, stated: int | None) -> LengthProblem
 
 
 def _read_info(path: str) -> dict[str, list[int]]:
-    """Returns the lengths of the shards, by split. Empty if the file has none that can be used."""
+    """Returns the numbers of records of the shards of each split.
+
+    Empty if the file does not exist or can't be used.
+    """
     try:
         content: Any = (
             parse_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
@@ -101,6 +110,6 @@ def _read_info(path: str) -> dict[str, list[int]]:
             for split in content.get("splits", ())
             if split.get("shardLengths")
         }
-    # The file may be of any origin. Without it nothing is compared.
+    # The file may come from anywhere. If it is unusable, nothing is compared.
     except (OSError, DataError, KeyError, TypeError, AttributeError, ValueError):
         return {}

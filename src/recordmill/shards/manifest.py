@@ -330,7 +330,7 @@ class Manifest:
 
 
 def _find_invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) of every value with a valid type that no build writes.
+    """Yields (field, reason) of values that have a valid type, but that no build writes.
 
     An example is a shard name that occurs twice.
     """
@@ -459,7 +459,7 @@ def load_newest_manifest(
 def missing_file_error(path: str) -> DataError:
     """Returns the error for a file of a data set that does not exist.
 
-    If a later build has replaced the data set and removed the file, the message states this.
+    The message explains whether a later build has replaced the data set.
     """
     folder = os.path.dirname(path)
     # The file is in a subfolder of the data folder, such as `index/`.
@@ -484,7 +484,7 @@ def explain_missing(path: str) -> Iterator[None]:
     """Replaces a FileNotFoundError of the `with` block by the error of `missing_file_error`.
 
     Args:
-        path: A file that a manifest names, or that existed before.
+        path: A file that a manifest names, or that existed when it was listed.
     """
     try:
         yield

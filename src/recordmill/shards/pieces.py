@@ -33,8 +33,8 @@ from recordmill.shards.index import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import Bytes, is_remote, read_range, start_range_read
 
-# 8 MiB uncompressed: large enough that the fixed costs of a call do not matter, small enough that
-# many pieces fit into memory.
+# 8 MiB uncompressed. With this size, the fixed costs of a read do not matter, and many pieces fit
+# into memory.
 PIECE_BYTES = 8 << 20
 # A member contains one frame of any size, or several small ones.
 _MAX_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_OVERHEAD_BYTES, MEMBER_BYTES)
@@ -51,7 +51,7 @@ class Piece:
         first_record: Number of the first record. None if only the index of the shard knows it.
             `cutting.resolve` then finds the records.
         records: Number of records. None if it is unknown.
-        damage: Damage that takes the complete piece, which is then not read.
+        damage: Set if the complete piece is damaged. It is then not read.
     """
 
     file: int
@@ -67,10 +67,11 @@ class Piece:
         return 0 if self.stop is None else self.stop - self.start
 
 
-# Begin and end of a range of a buffer that could not be read, and the damage of each record that
-# begins there.
+# (begin, end, damage) of a range of a buffer that could not be read. Each record that begins in it
+# has this damage.
 Unreadable = tuple[int, int, Damage]
-# A reading that any thread may finish.
+# A deferred read. The call reads and checks the frames of consecutive records. Any thread may call
+# it.
 FrameRead = Callable[[], FileFrames]
 
 
@@ -134,18 +135,18 @@ def iter_piece_reads(
     limit: int | None = None,
     refuse: Callable[[int], str] | None = None,
 ) -> Iterator[FrameRead]:
-    """Yields the readings of pieces, in order.
+    """Yields deferred reads of pieces, in order.
 
-    The consumer's thread reads the pieces without an end, with one call for each batch of the
-    stream. Objects in stores are requested one piece ahead.
+    A piece without an end is a stream. The thread that iterates reads it, and yields a read for
+    each batch of it. Objects in stores are requested one piece ahead.
 
     Args:
         files: The files, by their ordinals in the pieces.
         pieces: Pieces with known record numbers.
-        limit: Number of records after which no piece is read. Damaged records count, too. None
-            reads all.
-        refuse: Returns why a record of this size in bytes is not read, or "". Such a record becomes
-            damage. None reads records of any size.
+        limit: Reading stops after the piece with this number of records, including damaged ones.
+            None reads all.
+        refuse: Takes the size of a record in bytes. Returns the reason why it is too large, or "".
+            A record that is too large becomes damage. None reads records of any size.
     """
     remaining_pieces = iter(pieces)
     first_pieces = list(itertools.islice(remaining_pieces, 1))
@@ -190,12 +191,12 @@ def _iter_reads(
 
 
 def return_frames(frames: FileFrames) -> FileFrames:
-    """Returns the argument: the call of frames that were already read."""
+    """Returns the frames. It is the deferred read of frames that are in memory already."""
     return frames
 
 
 def _without_record(piece: Piece, reason: str) -> Piece:
-    """Returns a piece with damage in place of its only record."""
+    """Returns the piece with damage instead of its only record."""
     assert piece.first_record is not None
     return replace(
         piece,
@@ -206,7 +207,7 @@ def _without_record(piece: Piece, reason: str) -> Piece:
 
 
 def _without_large_record(frames: FileFrames, refuse: Callable[[int], str]) -> FileFrames:
-    """Replaces the largest record by damage if it is refused."""
+    """Replaces the largest record by damage, if it is too large."""
     if not len(frames):
         return frames
     row = int(np.argmax(frames.lengths))
@@ -233,14 +234,17 @@ def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
 
 
 def start_read(file: ShardFile, piece: Piece) -> FrameRead:
-    """Starts reading a piece, and returns the call that finishes it.
+    """Requests the bytes of a piece, and returns a deferred read of it.
 
-    The piece must have an end. Only the bytes of objects in stores are requested ahead. The call
-    returns damage with the frames.
+    Only bytes in stores are requested now. The read returns damage together with the frames. It
+    raises DataError if the file was replaced, or if the piece contains too many records.
+
+    Args:
+        file: The file.
+        piece: A piece with an end and a known first record.
 
     Raises:
-        DataError: The piece is outside the file. The call raises it if the file was replaced, or
-            has more records than the piece.
+        DataError: The piece is not inside the file.
     """
     assert piece.stop is not None
     assert piece.first_record is not None
@@ -261,7 +265,10 @@ def _read_piece(
 ) -> FileFrames:
     """Reads and checks the frames of a piece.
 
-    `read` returns the bytes of an uncompressed file.
+    Args:
+        file: The file.
+        piece: A piece with an end and a known first record.
+        read: Returns the bytes of the piece. None decompresses members.
     """
     assert piece.stop is not None
     assert piece.first_record is not None
@@ -283,7 +290,7 @@ def _read_piece(
     )
     if len(data) == piece.size_bytes:
         return frames
-    # The file has become shorter. That is the reason for all damage at its end.
+    # The file has become shorter, which is the cause of all damage at its end.
     end = piece.start + len(data)
     reason = f"truncated: it ends {piece.stop - end} bytes before the last record that was there"
     return replace(
@@ -298,7 +305,7 @@ def _read_piece(
 
 
 def _known_starts(file: ShardFile, piece: Piece) -> Int64s | None:
-    """Returns the offset of each record in the piece from the index. None without an index."""
+    """Returns the offset of each record in a piece. None if there is no index."""
     index = load_index(file, lenient=True)
     if index is None:
         return None
@@ -315,15 +322,16 @@ def stream(
     max_record_bytes: int = MAX_RECORD_BYTES,
     batch_bytes: int = PIECE_BYTES,
 ) -> Iterator[FileFrames]:
-    """Yields all frames of a file in one pass, with the damage between them.
+    """Yields all frames of a file and the damage between them, in one pass.
 
-    It needs no index and no temporary file. An empty file yields nothing.
+    It needs neither an index nor a temporary file. An empty file yields nothing.
 
     Args:
+        file: The file.
         ordinal: Ordinal of the file in the catalog.
         check: Checks the CRCs of the payloads, in addition to the headers.
-        max_record_bytes: The limit for the size of a payload.
-        batch_bytes: The size of the frames that are yielded together.
+        max_record_bytes: Maximum size of a payload.
+        batch_bytes: Size of the frames that are yielded together.
 
     Raises:
         DataError: The file was replaced after it was listed.
@@ -347,10 +355,14 @@ def stream(
 def _find_members(
     file: ShardFile, members: Index, start: int, stop: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the bounds of the members that contain uncompressed bytes [start, stop).
+    """Finds the members that contain uncompressed bytes [start, stop).
 
     Returns:
-        The bounds in the file, and the bounds of the contents in the uncompressed shard.
+        Two lists of offsets: where each member begins in the file, and where its contents begin in
+        the uncompressed shard. Both end with the end of the last member.
+
+    Raises:
+        DataError: The member table does not fit the shard.
     """
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
@@ -380,11 +392,11 @@ def inflate_members(
     """Decompresses the members of a shard that contain bytes [start, stop).
 
     Args:
-        unreadable: Receives the damaged members, as `scan_piece` takes them. Their bytes are zeros.
-            None raises their errors instead.
+        unreadable: Receives the damaged members, as `scan_piece` takes them. Their bytes are zeros
+            in the result. None raises their errors.
 
     Returns:
-        These bytes.
+        Bytes [start, stop) of the uncompressed shard.
 
     Raises:
         DataError: The member table does not fit the shard, or a member is damaged and `unreadable`
@@ -412,7 +424,7 @@ def inflate_members(
 
 
 def _slice_bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
-    """Returns the begins of members [first, last) and the end of the last one."""
+    """Returns the offsets of members [first, last), and the end of the last one."""
     return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
 
 

@@ -33,9 +33,9 @@ from recordmill.storage.spool import Spool, check_space
 
 
 class RecordFiles(Sequence[TFRecordFile]):
-    """Files with consecutively numbered records. Threads can share it.
+    """Files with record numbers that count the records of all files. Threads can share it.
 
-    It is the `Origin` of the frames that it gathers.
+    It is the `Origin` of frames that come from several files.
     """
 
     def __init__(self, files: Sequence[TFRecordFile], parts: Sequence[RecordFiles] = ()) -> None:
@@ -44,7 +44,7 @@ class RecordFiles(Sequence[TFRecordFile]):
 
     @classmethod
     def open(cls, files: Sequence[ShardFile]) -> RecordFiles:
-        """Returns files with common temporary files. None of them is opened yet."""
+        """Returns files that share temporary files. None of them is opened yet."""
         spool = Spool()
         return cls([open_tfrecord(file, ordinal, spool) for ordinal, file in enumerate(files)])
 
@@ -54,7 +54,7 @@ class RecordFiles(Sequence[TFRecordFile]):
         return cls([file for part in parts for file in part], parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A joined set shares its files with its parts, also after it was pickled.
+        # A copy is made of the copied parts, so that both still share their `TFRecordFile` objects.
         if self._parts:
             return RecordFiles.join, (self._parts,)
         return RecordFiles, (self._files,), {"_ends": self._ends}
@@ -76,7 +76,7 @@ class RecordFiles(Sequence[TFRecordFile]):
 
     @property
     def ends(self) -> Int64s:
-        """int64 [files], the number of records up to and including each file.
+        """Number of records up to and including each file, int64 [files].
 
         The first access counts the records of files without a manifest.
         """
@@ -84,13 +84,13 @@ class RecordFiles(Sequence[TFRecordFile]):
 
     @property
     def is_counted(self) -> bool:
-        """Whether `ends` is known without reading a file."""
+        """True if `ends` is known without reading a file."""
         return self._ends is not None
 
     def count_records(self, threads: int) -> Int64s:
-        """Returns `ends`. If the records are not counted yet, these threads count them."""
+        """Returns `ends`. Counts the records on threads, if they are not counted yet."""
         if self._ends is None:
-            # Only files of other origin have to be read.
+            # the manifest has the counts of shards, and only other files have to be read
             is_known = all(file.file.info is not None for file in self._files)
             counts = thread_map(lambda file: file.records, self._files, 1 if is_known else threads)
             self._ends = np.cumsum(list(counts), dtype=np.int64)
@@ -108,20 +108,26 @@ class RecordFiles(Sequence[TFRecordFile]):
         return self.find(number)[0].file.path
 
     def place(self, number: int, start: int = 0) -> str:
-        """Returns the place of a record in its file. The offset of its frame is looked up."""
+        """Returns the place of a record in its file, for messages. Looks up the offset."""
         file, record = self.find(number)
         return describe_place(record, int(file.locate(np.array([record]))[0][0]))
 
     def location(self, number: int) -> tuple[str, str]:
-        """Returns (path, place) of a record, without a look into the file."""
+        """Returns (path, place) of a record, for messages.
+
+        It reads nothing, so the place has no offset.
+        """
         file, record = self.find(number)
         return file.file.path, describe_place(record, -1)
 
     def frames(self, numbers: Int64s) -> FileFrames:
-        """Reads records in the order of `numbers`, which may repeat. CRCs are checked.
+        """Reads records by number, and checks their CRCs.
+
+        Args:
+            numbers: Numbers among the records of all files. They may repeat.
 
         Returns:
-            The good frames, and the damage of the others.
+            The good frames in the order of `numbers`, and the damage.
 
         Raises:
             DataError: A file has changed, or an index does not fit its shard.
@@ -149,7 +155,7 @@ class RecordFiles(Sequence[TFRecordFile]):
                     )
                 sizes[rows] = lengths + FRAME_OVERHEAD_BYTES
                 parts.append((file, first, rows, offsets, lengths))
-            # Frames are copied from the files straight to their places in the requested order.
+            # Each frame is copied only once: from its file to its place in the requested order.
             targets = np.cumsum(sizes) - sizes
             out = allocate(int(sizes.sum()), np.uint8)
             for file, _, rows, offsets, lengths in parts:
@@ -167,7 +173,7 @@ class RecordFiles(Sequence[TFRecordFile]):
         good = rows[scanned.numbers]
         wrong = np.flatnonzero(scanned.starts != targets[good])
         if len(wrong) or scanned.records != len(rows):
-            # The lengths come from an index. If the frames have others, the index is wrong.
+            # The scan has found frames of other lengths than those in the index.
             number = int(numbers[good[wrong[0]] if len(wrong) else rows[-1]])
             raise index_mismatch(self.path(number), self.place(number))
         for scanned_damage in scanned.damage:
@@ -188,7 +194,10 @@ class RecordFiles(Sequence[TFRecordFile]):
         )
 
     def split(self, numbers: Int64s, part_bytes: int) -> Iterator[Int64s]:
-        """Divides ascending numbers into parts of about `part_bytes`, or one larger record."""
+        """Divides ascending record numbers into parts of about `part_bytes`.
+
+        A part has records of one file. A larger record is a part of its own.
+        """
         for ordinal, first, own in group_by_file(self.ends, numbers):
             ends = np.cumsum(
                 self._files[ordinal].locate(numbers[own] - first)[1] + FRAME_OVERHEAD_BYTES
@@ -197,7 +206,9 @@ class RecordFiles(Sequence[TFRecordFile]):
             yield from np.split(numbers[own], edges)
 
     def spool_all(self, threads: int) -> None:
-        """Inflates all compressed files that are not inflated yet, for reading in any order.
+        """Decompresses all compressed files without an index.
+
+        After that, their records can be read in any order. Decompressed files are left alone.
 
         Raises:
             DataError: A file has changed since it was counted.
@@ -214,6 +225,11 @@ class RecordFiles(Sequence[TFRecordFile]):
 
 
 def _renumber(damage: Damage, first: int) -> Damage:
-    """Returns damage with its number among all records. `first` is the first record of its file."""
+    """Returns damage with a record number among all files.
+
+    Args:
+        damage: Damage with a number in its file.
+        first: Number of the first record of this file.
+    """
     place = damage.place or describe_place(damage.record, damage.offset)
     return replace(damage, record=first + damage.record, place=place)

@@ -1,7 +1,4 @@
-"""Table of the records of a file without an index.
-
-A loop over the frame headers fills it.
-"""
+"""Table of the records of a file without an index, from its frame headers."""
 
 from __future__ import annotations
 
@@ -33,22 +30,26 @@ from recordmill.records.tfrecord.stream import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import map_file, stat
 
-# Each damaged range costs a read of its own, so more of them would make reading slow. The rest of
-# such a file is one range.
+# Each damaged range needs a read of its own, so a file with more ranges would be slow to read. Its
+# rest becomes one range.
 MAX_DAMAGE = 4096
 
 
 def scan_headers(
     path: str, *, lenient: bool, digest: ContentDigest | None = None
 ) -> Iterator[Int64s | Damage]:
-    """Yields the offsets of all frames and the damage between them.
+    """Finds all frames of an uncompressed file, and the damage between them.
 
-    The file must be uncompressed. Only headers are read. The offsets are ascending arrays. After
-    `MAX_DAMAGE` damaged ranges, the rest of the file is one more of them.
+    Only the headers are read. After `MAX_DAMAGE` damaged ranges, the rest of the file counts as one
+    range.
 
     Args:
-        lenient: False raises the first damage, without a search for the next frame.
+        path: Path or URL of the file.
+        lenient: Continues after damage. False raises the first damage.
         digest: Receives the lengths and CRCs of all frames.
+
+    Yields:
+        Arrays of ascending offsets, and `Damage` objects, in the order of the file.
 
     Raises:
         DataError: The file has become shorter, or a header is damaged and `lenient` is False.
@@ -93,8 +94,8 @@ def scan_headers(
 def raise_first_damage(path: str) -> None:
     """Reads a file up to its first damage, and raises it.
 
-    A loop over headers checks no payload. So an earlier record than the one that it has found may
-    be damaged.
+    A scan of headers does not check payloads. So the first damage may come before the damage that
+    the scan has found.
 
     Raises:
         DataError: The first damage.
@@ -108,8 +109,8 @@ class RecordTable:
     """Places of the records of a file.
 
     Attributes:
-        starts: int64 [records + 1], the first byte of each record in the uncompressed file, and its
-            end.
+        starts: int64 [records + 1]. First byte of each record in the uncompressed file, and the
+            size of this file.
         content: Value of a `ContentDigest`.
         damage: Damaged ranges, in order. Each counts as one record.
     """
@@ -122,11 +123,12 @@ class RecordTable:
     def from_parts(
         cls, parts: Iterable[Int64s | Damage], content: ContentDigest, size_bytes: int
     ) -> RecordTable:
-        """Creates the table of `hop`.
+        """Creates the table of an uncompressed file.
 
         Args:
-            content: The digest that `parts` fill.
-            size_bytes: The size of the uncompressed file.
+            parts: The result of `scan_headers`.
+            content: The digest that `scan_headers` fills.
+            size_bytes: Size of the file.
         """
         starts: list[Int64s] = []
         damage: list[Damage] = []
@@ -144,7 +146,7 @@ class RecordTable:
 
     @classmethod
     def from_frames(cls, parts: Iterable[FileFrames], content: ContentDigest) -> RecordTable:
-        """Creates the table of the frames of a stream.
+        """Creates the table of a file that is read as a stream.
 
         Args:
             parts: All frames of one file, in order.
@@ -175,7 +177,7 @@ class RecordTable:
 
     @cached_property
     def _is_damaged(self) -> npt.NDArray[np.bool_]:
-        """Whether each record is damaged."""
+        """Mask of the damaged records, bool [records]."""
         mask = np.zeros(self.records, np.bool_)
         mask[[damage.record for damage in self.damage]] = True
         return mask
@@ -186,7 +188,7 @@ class RecordTable:
         return int(self.starts[-1])
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns the offsets and payload lengths of records. A damaged range has length -1."""
+        """Returns the offsets and payload lengths of records. A damaged record has length -1."""
         offsets = self.starts[records]
         lengths = self.starts[records + 1] - offsets - FRAME_OVERHEAD_BYTES
         if self.damage:

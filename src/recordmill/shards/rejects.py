@@ -24,12 +24,12 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
 
-# Number of rejects in messages. The files list all of them.
+# Maximum number of rejects in a message. The reject files list all of them.
 _MAX_SHOWN = 10
-# Number of rejects above the limit at which one process ends the run. The report of a small input
-# is complete, and a large input with nothing but rejects does not fill the disk.
+# A process ends the run when the limit is exceeded by this number of rejects. So the report about a
+# small input is complete, and a large input of rejects does not fill the disk.
 REJECTS_BEYOND_BUDGET = 1000
-# Words for the reasons of rejects. Other reasons are words already.
+# Readable words for the reasons of rejects. Reasons that are not listed are readable already.
 _REASON_WORDS = {
     "binary": "not text",
     "box": "unusable box",
@@ -63,14 +63,14 @@ _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
 def is_record_error(error: DataError) -> bool:
-    """Returns whether the error is about one record, which could be a reject."""
+    """Returns whether an error is about one record, which `max_rejects` could leave out."""
     return error.place.startswith("record ")
 
 
 def with_remedy(error: DataError) -> DataError:
-    """Returns an error about a record with a hint to `max_rejects`.
+    """Returns an error about a record that also suggests `max_rejects`.
 
-    This option would make the record a reject.
+    With this option, the record would be a reject.
     """
     reason = Message(
         "{reason}; to leave out such records: {max_rejects}",
@@ -137,7 +137,7 @@ class RejectBudget:
 
 
 def describe_reason(reason: str) -> str:
-    """Returns a reason of rejects in words.
+    """Returns a reason of rejects in readable words.
 
     >>> describe_reason("columns"), describe_reason("no file")
     ('wrong number of columns', 'no file')
@@ -146,7 +146,9 @@ def describe_reason(reason: str) -> str:
 
 
 def describe_reasons(counts: Mapping[str, int]) -> str:
-    """Returns the reasons of rejects in words, each with its count if there are several.
+    """Returns the reasons of rejects in readable words.
+
+    If there are several reasons, each has its count.
 
     >>> describe_reasons({"crc": 2})
     'reason: wrong checksum'
@@ -206,15 +208,15 @@ class RejectSummary:
         return sum(self.counts.values())
 
     def check_budget(self, budget: RejectBudget, read: int) -> None:
-        """Checks the limit after all records were read.
+        """Checks the limit at the end of a run.
 
         Args:
             budget: The limit.
             read: Number of records that were read.
 
         Raises:
-            TooManyRejects: The message shows the first rejects and the option that would allow
-                them.
+            TooManyRejects: The limit is exceeded. The message shows the first rejects, and the
+                option that would allow them.
         """
         if budget.allows(self.total, read):
             return
@@ -244,7 +246,9 @@ class RejectSummary:
         )
 
     def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
-        """Raises TooManyRejects if a run must fail because of its rejects.
+        """Checks the limit during a run.
+
+        Raises TooManyRejects if it is exceeded by more than REJECTS_BEYOND_BUDGET.
 
         Args:
             max_rejects: Maximum number of rejects of the run.
@@ -269,9 +273,12 @@ class RejectSummary:
             )
 
     def check_any_left(self, read: int) -> None:
-        """Raises TooManyRejects if all of the `read` records were rejected.
+        """Raises TooManyRejects if no record is left.
 
-        An empty data set is useless, so the limit does not matter here.
+        This holds for any limit, because an empty data set is useless.
+
+        Args:
+            read: Number of records that were read.
         """
         if self.total < read:
             return
@@ -307,9 +314,9 @@ class RejectSummary:
 
 
 class _RejectCounter:
-    """Number of rejects of a run in this process. Thread-safe.
+    """Counts the rejects of all tasks of a run in this process. Thread-safe.
 
-    The count of a repeated task replaces the count of its first attempt.
+    If a task is repeated, its new count replaces the count of the earlier attempt.
     """
 
     def __init__(self) -> None:
@@ -320,11 +327,15 @@ class _RejectCounter:
     def add(self, task_name: str, total: int) -> int:
         """Sets the number of rejects of a task.
 
+        Args:
+            task_name: Name of the task.
+            total: Number of its rejects so far.
+
         Returns:
-            The number of rejects of all other tasks of the run.
+            Number of rejects of all other tasks of the run.
         """
         with self._lock:
-            # A repeated task reports its total again, so its earlier total is taken out first.
+            # the new total replaces the earlier total of this task
             other_rejects = self._total - self._counts.get(task_name, 0)
             self._counts[task_name], self._total = total, other_rejects + total
             return other_rejects
@@ -332,7 +343,7 @@ class _RejectCounter:
 
 @functools.lru_cache(8)
 def _counter_of(folder: str) -> _RejectCounter:
-    """Returns the counter of the run that writes its reject files to this folder."""
+    """Returns the counter of the run that writes its reject files to a folder."""
     return _RejectCounter()
 
 
@@ -356,15 +367,15 @@ class RejectWriter:
         )
         self._file: TextIO | None = None
         self._rejected = RejectSummary.empty()
-        # A new attempt starts again at 0.
+        # a new attempt begins with 0, also if an earlier one has counted rejects
         self._counter.add(self._task_name, 0)
 
     def write(self, rejects: Iterable[Reject]) -> int:
-        """Writes rejects. Returns their number.
+        """Writes rejects, and returns their number.
 
         Raises:
-            TooManyRejects: The rejects of all writers of the run in this process exceed the limit,
-                so the run must fail.
+            TooManyRejects: All writers of the run in this process together have exceeded the limit,
+                so that the run must fail.
         """
         new_rejects = list(rejects)
         if not new_rejects:
@@ -377,7 +388,7 @@ class RejectWriter:
             )
             self._rejected += RejectSummary(Counter(), (), (str(self._path),))
         other_rejects = self._counter.add(self._task_name, self._rejected.total + len(new_rejects))
-        # Later rejects are not written, because the run is about to fail.
+        # The run fails after this number of rejects, so no more are written.
         max_written = (
             None
             if self._max_rejects is None

@@ -61,19 +61,19 @@ from recordmill.storage.walk import (
     ignore_reason,
 )
 
-# A run is dead after `dead_runs.LEASE_SEC` without a renewal.
+# Must be much shorter than `dead_runs.LEASE_SEC`, after which a run counts as dead.
 LEASE_RENEWAL_SEC = 30
 _SUBFOLDERS = ("data", "runs", "rejects", "spool")
 
 _log = logging.getLogger(__name__)
-# By (output folder, run id): time of the last renewal by this process.
+# time of the last renewal by this process, by (output folder, run id)
 _last_renewals: dict[tuple[str, str], float] = {}
 
 
 class Run(ABC):
     """A run, identified by its output folder and its id.
 
-    Any process that knows both can renew the lease and commit the result.
+    Any process that knows both can renew the lease, and can commit the result.
 
     Attributes:
         out: Output folder or store URL.
@@ -158,14 +158,15 @@ class Run(ABC):
                 thread.join()
 
     def _forget_renewal(self) -> None:
-        """Makes the next `renew_lease` write the lease, because the old one was removed."""
+        """Makes the next `renew_lease` write the lease at once. Call this after removing it."""
         _last_renewals.pop((os.fspath(self.out), self.id), None)
 
     def may_commit(self, base: int, list_numbers: Callable[[str], Sequence[int]]) -> bool:
         """Returns whether `base` is still the newest generation and the run holds its lease.
 
-        `list_numbers` returns the numbers of the generations in an output folder, in ascending
-        order.
+        Args:
+            base: Generation that was the newest one when this run started.
+            list_numbers: Returns the numbers of the generations in an output folder, ascending.
         """
         numbers, is_owned = run_both(
             lambda: list_numbers(os.fspath(self.out)), lambda: self.holds_lease
@@ -174,12 +175,12 @@ class Run(ABC):
 
     @abstractmethod
     def _write_lease(self) -> None:
-        """Writes the lease. Does nothing if the run folder does not exist any more on a disk."""
+        """Writes the lease. A run on a disk does nothing if its folder was removed."""
 
     @property
     @abstractmethod
     def holds_lease(self) -> bool:
-        """True if no other run has declared this one dead."""
+        """True unless another run has treated this one as dead."""
 
     @abstractmethod
     def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
@@ -190,15 +191,15 @@ class Run(ABC):
         Args:
             name: Name of the file, relative to the output folder.
             data: Content of the file.
-            is_complete: Returns whether all files that `data` names exist. Called after the file
-                was created, if another run may have removed files of this one. If it returns False,
-                the file is removed again.
+            is_complete: Returns whether all files that `data` names exist. In a store, another run
+                may have removed some of them, so it is called after the file is created. If it
+                returns False, the file is removed again.
 
         Returns:
             Whether this call has created the file.
 
         Raises:
-            OSError: The file was not created. In a store it may also be unknown if it was.
+            OSError: The file was not created. In a store, it may be unknown whether it was.
         """
 
     def conflict_message(
@@ -224,8 +225,8 @@ class Run(ABC):
         active.
 
         Returns:
-            Whether the files of the run can be given up. If False, a later run must find them by
-            the lease.
+            False if files may be left. The caller then keeps the lease, so that a later run finds
+            them.
         """
 
     @abstractmethod
@@ -361,7 +362,7 @@ class RunFolder(Run):
     def data(self) -> Path:
         """Folder of the shards.
 
-        It is in the run folder until `publish_data_folder`.
+        It is in the run folder until `publish_data_folder` moves it.
         """
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
@@ -378,9 +379,9 @@ class RunFolder(Run):
         return exists(self.path / dead_runs.LOCK_NAME)
 
     def publish_data_folder(self) -> None:
-        """Renames the data folder to its final name and makes it durable.
+        """Moves the data folder to the output folder, and makes it durable.
 
-        Nothing is renamed if an earlier attempt has done so.
+        Does nothing if an earlier attempt has moved it.
         """
         unpublished = self.path / "data"
         if is_folder(unpublished):
@@ -399,8 +400,8 @@ class RunFolder(Run):
     ) -> bool:
         """Creates the file, see `Run.commit`.
 
-        If the file exists with this content after an error, the commit counts as successful. An
-        example is a disk that fails in the last sync.
+        If an error occurs, but the file then exists with this content, the commit is successful. An
+        example is a disk that fails during the last sync.
         """
         path = self.out / name
         try:
@@ -428,8 +429,8 @@ class RunFolder(Run):
     def close(self) -> None:
         """Removes the run folder and everything that was not committed.
 
-        Also removes the folders that the run has created, if they are empty. Does nothing after
-        `release`. A KeyboardInterrupt is delivered after the removal.
+        Also removes the empty folders that the run has created. Does nothing after `release`. A
+        KeyboardInterrupt during the removal is raised after it.
         """
         with delay_signals():
             self._remove_all()
@@ -446,7 +447,7 @@ class RunFolder(Run):
                 remove_empty_folder(folder)
 
     def release(self) -> None:
-        """Unlocks the run folder and keeps it, like the folder of a dead run."""
+        """Unlocks the run folder, but keeps it, as if this process had died."""
         self._unlock()
         self.created_folders = ()
 
@@ -458,7 +459,10 @@ class RunFolder(Run):
 
 
 def _make_output_folder(path: Path) -> list[Path]:
-    """Creates the output folder. Returns the folders that did not exist before, innermost first.
+    """Creates the output folder.
+
+    Returns:
+        The folders that did not exist before, innermost first.
 
     Raises:
         UsageError: The folder can't be created.
@@ -503,8 +507,8 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
                 overwrite=option("overwrite", True),
             )
         if numbers:
-            # Old generations are removed after the commit. A manifest that can't be read must be
-            # refused now.
+            # The commit will remove old generations and has to read their manifests. An invalid one
+            # is refused now, before the build does its work.
             dead_runs.load_generations(output)
             return numbers[-1]
         other_names = [

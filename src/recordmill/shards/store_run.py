@@ -61,7 +61,7 @@ from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX, list_
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
 
 LEASE_NAME = "lease.json"
-# Objects per batch, and number of batches that are removed at once.
+# Number of objects in a batch, and number of batches that are removed at the same time.
 _REMOVE_BATCH, _REMOVE_CONCURRENCY = (1_000, 32)
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,10 @@ def list_result_numbers(out: str) -> list[int]:
 
 
 class StoreRun(Run):
-    """A run in a store. As a context manager it holds the lease and renews it in a thread."""
+    """A run in a store.
+
+    Inside a `with` block it holds the lease, and a thread renews it.
+    """
 
     out: str
 
@@ -120,7 +123,7 @@ class StoreRun(Run):
         super().__init__(out, identifier)
         self._lease = f"{self.folder_name}/{LEASE_NAME}"
         self._lease_content = json.dumps({"host": socket.gethostname()}).encode()
-        # While this is True, the objects and the lease of the run are kept.
+        # If True, the objects and the lease of the run are not removed.
         self._is_commit_unknown = False
         self._heartbeats = contextlib.ExitStack()
 
@@ -152,7 +155,7 @@ class StoreRun(Run):
         self._heartbeats.close()
         self._forget_renewal()
         if self._is_commit_unknown:
-            # Another run can see whether this one has committed when the lease has expired.
+            # When the lease has expired, another run finds out whether this one has committed.
             return
         try:
             remove_objects(self.out, [self._lease])
@@ -168,13 +171,12 @@ class StoreRun(Run):
     def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
         """Creates the object, see `Run.commit`.
 
-        If it is unknown whether the object was created, nothing is removed, and the lease is left
-        to expire.
+        If it is unknown whether the object was created, nothing is removed, and the lease expires.
         """
-        # An exception list_names leaves open whether the store has created the object.
+        # If the next line raises an exception, the store may have created the object or not.
         self._is_commit_unknown = True
         committed = is_valid = put_if_absent(f"{self.out}/{name}", data)
-        # The object was created, so an error of the check does not undo the commit.
+        # an error of the check alone does not undo the commit
         with contextlib.suppress(OSError):
             is_valid = committed and is_complete()
         if committed and not is_valid:
@@ -189,8 +191,8 @@ class StoreRun(Run):
     def discard(self) -> bool:
         """Removes the data folder and the reject files unless they were committed.
 
-        Finds commits even if the answer of the store was lost. If the removal fails, the next run
-        finds the objects by the lease.
+        A commit is found even if the answer of the store was lost. If the removal fails, the lease
+        is kept, and a later run removes the objects.
         """
         try:
             is_committed = (
@@ -206,10 +208,10 @@ class StoreRun(Run):
         return not self._is_commit_unknown
 
     def remove_work_files(self) -> None:
-        """Removes the run folder, its lease last.
+        """Removes the run folder. The lease is removed last.
 
-        Workers that the engine has given up may still put objects. A later run removes these by
-        their age.
+        A worker that the engine no longer waits for may still create objects. A later run removes
+        them because of their age.
         """
         try:
             names = [
@@ -264,12 +266,12 @@ class StoreRun(Run):
         return committed_data_folders(self.out) | {*list_results(self.out).values()}
 
     def find_dead_objects(self) -> dict[str, list[str]]:
-        """Returns the object names of each dead run, by run folder.
+        """Returns the names of the objects of each dead run, by run folder.
 
-        The lease is the last object of each run.
+        The lease is the last name in each list.
         """
         runs: dict[str, list[str]] = {}
-        # By run folder: the time of the last put, of its lease or of a file of a worker.
+        # time at which the newest object of a run folder was put, by run folder
         last_changes: dict[str, float] = {}
         for item in list_objects(self.out):
             name, _, rest = item.name.partition("/")
@@ -278,8 +280,8 @@ class StoreRun(Run):
                 last_changes[name] = max(
                     last_changes.get(name, item.modified_sec), item.modified_sec
                 )
-        # Our own lease was just renewed, so its time is the time now, by the clock of the store. If
-        # another run has removed it, no run counts as dead.
+        # This run has just renewed its lease, so the time of the lease is the current time of the
+        # store's clock. If another run has removed the lease, no run counts as dead.
         now = last_changes.pop(self.folder_name, 0.0)
         dead = {name for name, changed_sec in last_changes.items() if now - changed_sec > LEASE_SEC}
         committed = self._committed_folders() if dead else set()
@@ -294,15 +296,15 @@ class StoreRun(Run):
 def attach_run(out: str, identifier: str) -> Run:
     """Returns the run with this id, on a disk or in a store.
 
-    Another process, or another part of this one, holds the run and closes it.
+    The caller does not own the run: another part of the program holds its lease and closes it.
     """
     return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
 def _remove_objects_in_order(out: str, names: Sequence[str]) -> None:
-    """Removes objects: first all but the last one, then the last one.
+    """Removes objects. The last one is removed after all others.
 
-    The dead run is found by the last object, which is its lease.
+    It is the lease, and a later run needs it to continue an interrupted removal.
     """
     batches = [
         names[begin : begin + _REMOVE_BATCH] for begin in range(0, len(names) - 1, _REMOVE_BATCH)

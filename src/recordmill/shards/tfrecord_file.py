@@ -4,9 +4,9 @@ Three classes find records in files:
 
     IndexedShard    a shard of a data set, by its index
     ScannedFile     another uncompressed file, by one pass over the frame headers
-    InflatedFile    another compressed file, which is inflated once into a temporary file
+    InflatedFile    another compressed file, which is decompressed once into a temporary file
 
-Only the most recently used mapped files and decompressed members are kept. So the number of open
+Only the mapped files and decompressed members that were used last are kept. So the number of open
 files and the memory do not grow with the number of files.
 """
 
@@ -65,14 +65,15 @@ from recordmill.storage.spool import Lane, Spool, SpoolingStream
 
 # 1 MiB. A smaller index in a store is read completely.
 _FAR_INDEX_BYTES = 1 << 20
-# Usually members of 1 MiB.
+# Number of decompressed members that are kept. A member usually has 1 MiB.
 _INFLATED_MEMBERS = LruLimit(16)
-# Locks for the pass over a file, chosen by its ordinal. So at most 64 files are read at once.
+# Lock for the pass over a file, by its ordinal modulo 64. So at most 64 files are read at the same
+# time.
 _pass_locks = [ForkSafeLock() for _ in range(64)]
 
 
 class TFRecordFile(ABC):
-    """A TFRecord file with access to any record. Threads can share it.
+    """A TFRecord file that allows access to any record. Threads can share it.
 
     The file is opened when it is first needed.
 
@@ -103,21 +104,21 @@ class TFRecordFile(ABC):
     @property
     @abstractmethod
     def framed_bytes(self) -> int:
-        """Uncompressed size of the file. It is determined like `records`."""
+        """Uncompressed size of the file. The first access may read the file."""
 
     @property
     @abstractmethod
     def content(self) -> str:
-        """Digest of the contents. It is determined like `records`."""
+        """Digest of the contents. The first access may read the file."""
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damaged records. They are found like `records`, so a shard has none."""
+        """Damaged records that the first pass has found. None for a shard."""
         return ()
 
     @property
     def table_bytes(self) -> int:
-        """Memory for the offsets of the records."""
+        """Memory that the offsets of the records take, in bytes."""
         return 0
 
     @property
@@ -172,7 +173,7 @@ class TFRecordFile(ABC):
     def _copy(
         self, data: Bytes, offsets: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
     ) -> None:
-        # fewer copied spans mean that one of them extends past the end of the data
+        # if not all spans were copied, one of them extends past the end of the data
         if native.copy_spans([data], None, offsets, sizes, targets, out) < len(offsets):
             raise DataError("ends before its last record", source=self.file.path)
 
@@ -186,7 +187,7 @@ class TFRecordFile(ABC):
             return map_file(self.file.path)
 
     def _read(self, offset: int, size: int) -> Bytes:
-        """Returns bytes of the uncompressed file."""
+        """Returns `size` bytes of the uncompressed file, from `offset` on."""
         if not is_remote(self.file.path):
             return self._contents[offset : offset + size]
         with explain_missing(self.file.path):
@@ -273,7 +274,7 @@ class TFRecordFile(ABC):
         return None
 
     def start_read(self, piece: Piece) -> FrameRead:
-        """Starts the reading of a piece, see `pieces.start_read`."""
+        """Returns a deferred read of a piece, see `pieces.start_read`."""
         return start_read(self.file, piece)
 
     def iter_reads(
@@ -284,11 +285,13 @@ class TFRecordFile(ABC):
         piece_records: int | None = None,
         is_needed: Callable[[int, int], bool] = lambda first, end: True,
     ) -> Iterator[FrameRead]:
-        """Yields the readings of records [start, stop), in order.
+        """Yields deferred reads of records [start, stop), in order.
 
         Args:
-            piece_records: Maximum number of records of a piece, or None.
-            is_needed: Returns whether a piece with records [first, end) is read.
+            start: Number of the first record.
+            stop: Number of the record after the last one.
+            piece_records: Maximum number of records of a read, or None.
+            is_needed: Returns whether records [first, end) are needed. Other reads are left out.
         """
         for piece in self.pieces(start, stop, piece_records=piece_records):
             first = piece.first_record or 0
@@ -296,18 +299,21 @@ class TFRecordFile(ABC):
                 yield self.start_read(piece)
 
     def iter_first_reads(self, records: int) -> Iterator[FrameRead]:
-        """Yields the readings of the first records. Nothing after them is read or counted."""
+        """Yields deferred reads of the first records. Reads and counts no records after them."""
         shards = {self.ordinal: self.file}
         return iter_piece_reads(shards, [Piece(self.ordinal, 0, None)], limit=records)
 
 
 def index_mismatch(path: str, place: str) -> DataError:
-    """Returns the error for a frame with another length than in the index."""
+    """Returns the error for a frame that has another length than in the index."""
     return DataError("the index does not fit the shard", source=path, place=place)
 
 
 class IndexedShard(TFRecordFile):
-    """A shard of a data set. Its index is mapped, or read in parts from a store."""
+    """A shard of a data set.
+
+    Its index is mapped into memory, or read in parts if it is in a store.
+    """
 
     def __init__(self, file: ShardFile, ordinal: int) -> None:
         assert file.info is not None
@@ -318,7 +324,7 @@ class IndexedShard(TFRecordFile):
         self._has_checked_size = False
         self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
         self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
-        # The member that was read last: its first uncompressed byte, and its contents.
+        # (first uncompressed byte, contents) of the member that was read last
         self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED_MEMBERS)
 
     @property
@@ -355,8 +361,8 @@ class IndexedShard(TFRecordFile):
     def offsets(self) -> MappedIndex | PartialIndex:
         """Offsets of the records.
 
-        An index in a store is read in parts if it is large. It is also read completely if it can
-        stay mapped with the others.
+        An index on a disk is mapped. A large index in a store is read in parts, unless there is
+        still room for it among the mapped files.
         """
         if (
             not is_remote(self._index_path)
@@ -445,9 +451,9 @@ class ScannedFile(TFRecordFile):
 
     @property
     def table(self) -> RecordTable:
-        """Places of the records. The first access reads the file once."""
+        """Places of the records. The first access reads the file."""
         if self._table is None:
-            # Checked again under the lock: another thread may have read the file by now.
+            # It is checked again under the lock, because another thread may have read the file.
             with _pass_locks[self.ordinal % len(_pass_locks)]:
                 if self._table is None:
                     self._table = self._make_table()
@@ -495,17 +501,17 @@ class ScannedFile(TFRecordFile):
 class InflatedFile(ScannedFile):
     """A compressed file without an index.
 
-    A sequential reading, and the one that counts the records, streams the file. A reading in any
-    other order inflates it once into the spool.
+    To count its records, or to read all of them in order, the file is streamed. For any other order
+    it is decompressed once into the spool.
 
     Args:
-        spool: The temporary files.
+        spool: Temporary files for decompressed contents.
     """
 
     def __init__(self, file: ShardFile, ordinal: int, spool: Spool) -> None:
         super().__init__(file, ordinal)
         self._spool = spool
-        # The lane with the inflated file, and its begin.
+        # (lane that contains the decompressed file, offset at which it begins)
         self._place: tuple[Lane, int] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -515,7 +521,8 @@ class InflatedFile(ScannedFile):
 
     @property
     def content(self) -> str:
-        # Releases that streamed these files in windows had another order of records.
+        # Earlier releases read these files in another order. The suffix changes the fingerprint, so
+        # that their saved positions are refused.
         return f"{super().content}-inflated"
 
     @property
@@ -524,7 +531,7 @@ class InflatedFile(ScannedFile):
 
     @property
     def is_spooled(self) -> bool:
-        """Whether the file is inflated already."""
+        """True if the file is decompressed already."""
         return self._place is not None
 
     def _make_table(self) -> RecordTable:
@@ -532,7 +539,7 @@ class InflatedFile(ScannedFile):
         return RecordTable.from_frames(stream(self.file, self.ordinal), content)
 
     def spool(self) -> None:
-        """Inflates the file into the spool, unless this was done before.
+        """Decompresses the file into the spool, unless this was done before.
 
         Raises:
             DataError: The file has changed since it was counted.
@@ -591,7 +598,7 @@ class InflatedFile(ScannedFile):
         return self._contents[offset : offset + size]
 
     def start_read(self, piece: Piece) -> FrameRead:
-        """Returns the call that reads a piece of the inflated file."""
+        """Returns a deferred read of a piece of the decompressed file."""
         assert piece.stop is not None
         assert piece.first_record is not None
         origin = FileOrigin(self.file.path, self.ordinal, piece.start)
@@ -627,10 +634,12 @@ class InflatedFile(ScannedFile):
 
 
 def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> TFRecordFile:
-    """Returns a file for reading in any order. It is not opened yet.
+    """Returns a TFRecord file for access to any record. The file is not opened yet.
 
     Args:
-        spool: The temporary files for a compressed file. None creates some for this file alone.
+        file: The file.
+        ordinal: Ordinal of the file in the catalog.
+        spool: Temporary files for decompressed contents. None creates them for this file alone.
     """
     if file.info is not None and file.index_path is not None:
         return IndexedShard(file, ordinal)

@@ -69,7 +69,7 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, find_unfinished
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _MAX_ATTEMPTS = 5
-# Longer than the last steps of a commit take after the data folder is renamed.
+# Longer than a commit takes after it has renamed the data folder.
 _COMMIT_WAIT_SEC = 0.3
 
 
@@ -109,8 +109,8 @@ def verify(
 
     Args:
         inputs: Folder of a data set, or files, folders and globs.
-        threads: Number of shards that are checked at once. None or 0: one per core.
-        mend: Writes files again that are derived from the manifest and differ from it.
+        threads: Number of shards that are checked at once. None or 0 means one per core.
+        mend: Writes derived files again if they differ from the manifest.
         storage_requests: Number of concurrent requests to stores. None keeps the current number, 64
             at first.
         progress: A function that is called with the progress, see `build`.
@@ -169,9 +169,9 @@ def verify(
 
 
 def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
-    """Checks the files around the shards, and repeats this while runs are at work.
+    """Checks the files next to the shards. Repeats this if a run may be committing.
 
-    A commit takes moments, so a problem that is still there after some attempts is a real one.
+    A commit takes moments, so a problem that remains after some attempts is a real one.
     """
     for _ in range(_MAX_ATTEMPTS):
         problems = check_tree(out)
@@ -207,15 +207,15 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             )
     index, problems = _load_index(file)
     yield from problems
-    # After the first difference the index is not compared any further: one problem says enough.
+    # The index is compared only up to the first difference, because one problem is enough.
     records, framed_bytes, checksum, index_fits = (
         0,
         0,
         0,
         index is not None and (info is None or len(index) == info.records),
     )
-    # The manifest contains the uncompressed size of our own shards. Other files may be built to
-    # inflate without end.
+    # The manifest contains the uncompressed size of a shard. Any other file could be a
+    # decompression bomb, so the ratio is limited.
     max_ratio = MAX_RATIO if info is None else None
     try:
         for batch in checked(
@@ -292,10 +292,10 @@ def _map_table(path: str, dtype: np.dtype[np.void], problems: list[Problem]) -> 
 
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
-    """Checks that members are in order and begin at the right places.
+    """Compares the member table with the index and the file.
 
-    A member must begin with a record, and its first byte in the file must be that of a compressed
-    member.
+    Members must be in order. The contents of a member must begin with a record, and its bytes in
+    the file with the magic number of the compression.
     """
     assert file.members_path is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
@@ -356,7 +356,9 @@ def _compare_entries(
 def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     """Finds stray files and wrong derived files of a data set.
 
-    With `mend`, wrong derived files are written again, and extra ones are removed.
+    Args:
+        out: The data set.
+        mend: Writes wrong derived files again, and removes extra ones.
     """
     generation, manifest = load_newest_manifest(out)
     problems: list[Problem] = []
@@ -375,7 +377,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             problems += [
                 Problem(join(path, name), "", "is not part of the data set") for name in unexpected
             ]
-    # Runs at work, or dead ones. Their files are not damage.
+    # the files of runs, alive or dead, are not damage
     run_names = {path.rpartition("/")[2] for path in find_unfinished(out)}
     committed = {part.folder for kept in generations.values() for part in kept.parts}
     problems += [
@@ -394,9 +396,10 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
 def _expected_names(
     part: Part, transform: bool, statistics: bool
 ) -> dict[tuple[str, ...], set[str]]:
-    """Returns the names that belong into each folder of a part.
+    """Returns the names of the files that belong into each folder of a part.
 
-    A folder is given as the parts of its path below the data folder.
+    Returns:
+        Names by folder. A folder is the tuple of its path components below the data folder.
     """
     shards = [info for shards in part.splits.values() for info in shards]
     names = [parse_shard_name(info) for info in shards]

@@ -1,10 +1,9 @@
 """Frames, which are the records of a TFRecord file with their lengths and CRCs.
 
-This module frames payloads, checks frames in a buffer, and copies frames in another order. It also
-finds the records of an uncompressed file from header to header, without reading the payloads.
+This module adds frames to payloads, checks the frames in a buffer, and copies frames in another
+order. It can also find the records of an uncompressed file by reading only the headers.
 
-`FileFrames` are frames as they were read, with their places in the file and the damage between
-them.
+`FileFrames` contains frames with their places in a file, and the damage between them.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-# size of a frame without its payload
+# bytes of a frame in addition to its payload
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
-# 1 GiB. No known writer makes larger records, and protobuf refuses 2 GiB.
+# 1 GiB. No known writer makes larger records, and protobuf does not allow 2 GiB.
 MAX_RECORD_BYTES = 1 << 30
 
 
@@ -37,10 +36,9 @@ class Frames:
 
     Attributes:
         data: uint8 [bytes]. Bytes between and around the frames have no meaning.
-        starts: int64 [n], the offset of the first byte of each frame.
-        lengths: int64 [n], the size of each payload in bytes.
-        crcs: uint32 [n], the unmasked CRC32C of each payload. It is 0 if the payloads were not
-            checked.
+        starts: int64 [n]. Offset of the first byte of each frame.
+        lengths: int64 [n]. Size of each payload, in bytes.
+        crcs: uint32 [n]. Unmasked CRC32C of each payload. 0 if the payloads were not checked.
     """
 
     data: Bytes
@@ -57,8 +55,11 @@ class Frames:
         return self.data[start : start + int(self.lengths[index])]
 
 
-# Kinds of damage, which are also the reasons of rejects: a wrong CRC of a payload, any other damage
-# of a frame, damaged compressed data, and records after the end of the file.
+# Kinds of damage, which are also the reasons of rejects:
+#   * a wrong CRC of a payload,
+#   * any other damage of a frame,
+#   * damaged compressed data,
+#   * a record that is missing, because the file is too short.
 PAYLOAD_DAMAGE, FRAME_DAMAGE, STREAM_DAMAGE, MISSING_RECORD = (
     "crc",
     "frame",
@@ -72,13 +73,13 @@ class Damage:
     """A damaged range of a file, which counts as one record.
 
     Attributes:
-        record: The number of the record.
-        offset: The first damaged byte in the uncompressed file. -1 if the file ends before it.
-        size_bytes: The size of the range.
+        record: Number of the record.
+        offset: First damaged byte in the uncompressed file. -1 if the file ends before it.
+        size_bytes: Size of the range.
         kind: PAYLOAD_DAMAGE, FRAME_DAMAGE, STREAM_DAMAGE, MISSING_RECORD or OUT_OF_MEMORY_REASON.
-        reason: The message of an error.
-        place: The place of an error, if it is not the record and the byte.
-        reject_message: The message of a reject, if it is not the reason.
+        reason: Message of an error about the damage.
+        place: Place in such an error. "" names the record and the byte.
+        reject_message: Message of a reject. "" uses the reason.
     """
 
     record: int
@@ -91,12 +92,19 @@ class Damage:
 
     @property
     def message(self) -> str:
-        """Description of the damage and of its consequence."""
+        """Message of a reject: the damage, and its consequence."""
         return self.reject_message or self.reason
 
     @classmethod
     def of_member(cls, compression: str, error: DataError) -> Damage:
-        """Returns the damage of each record in a compressed member that can't be read."""
+        """Returns the damage of the records in a compressed member that can't be read.
+
+        The caller adds the number and the place of each record.
+
+        Args:
+            compression: Compression of the file.
+            error: Error of the decompression.
+        """
         return cls(
             record=0,
             offset=0,
@@ -108,17 +116,21 @@ class Damage:
         )
 
     def error(self, path: str) -> DataError:
-        """Returns the error for a reader that stops at damage."""
+        """Returns the damage as an error, for a reader that stops."""
         place = self.place or describe_place(self.record, self.offset)
         return DataError(self.reason, source=path, place=place)
 
     def reject(self, name: str) -> Reject:
-        """Returns the reject for a reader that continues. `name` is the name of the file."""
+        """Returns the damage as a reject, for a reader that continues.
+
+        Args:
+            name: Name of the file in rejects.
+        """
         return Reject(name, describe_place(self.record, self.offset), self.kind, self.message)
 
 
 def describe_place(record: int, offset: int) -> str:
-    """Returns the place of a record in a file for messages.
+    """Returns the place of a record in a file, for messages.
 
     >>> describe_place(3, 120), describe_place(3, -1)
     ('record 3, byte 120', 'record 3')
@@ -136,8 +148,8 @@ class Origin(Protocol):
         """Returns the place of a record in its file.
 
         Args:
-            number: The number of the record, as in `FileFrames.numbers`.
-            start: The offset of its frame in `FileFrames.data`.
+            number: Number of the record, as in `FileFrames.numbers`.
+            start: Offset of its frame in `FileFrames.data`.
         """
 
 
@@ -146,9 +158,9 @@ class FileOrigin:
     """The file that contains some frames.
 
     Attributes:
-        file_path: The path or URL of the file.
-        ordinal: The number of the file among the files that are read.
-        data_offset: The offset of `FileFrames.data` in the uncompressed file.
+        file_path: Path or URL of the file.
+        ordinal: Ordinal of the file among the files that are read.
+        data_offset: Offset of `FileFrames.data` in the uncompressed file.
     """
 
     file_path: str
@@ -164,13 +176,13 @@ class FileOrigin:
 
 @dataclass(frozen=True)
 class FileFrames(Frames):
-    """Good records as they were read, with their places, and the damage between them.
+    """Frames of good records with their places in files, and the damage between them.
 
-    The receiver owns `data`, which is never written again.
+    The receiver owns `data`: no other code writes to it.
 
     Attributes:
-        numbers: int64 [n], the number of each record. Numbers are counted in the file, or among all
-            records if the frames are from several files.
+        numbers: int64 [n]. Number of each record in its file. If the frames come from several
+            files, the numbers count the records of all files.
         origin: The file or files of the records.
         damage: The damaged records, in order.
     """
@@ -181,7 +193,7 @@ class FileFrames(Frames):
 
     @classmethod
     def empty(cls, origin: Origin, damage: tuple[Damage, ...] = ()) -> FileFrames:
-        """Returns no frames, but damage."""
+        """Returns an object without frames. It may contain damage."""
         none = np.empty(0, np.int64)
         return cls(
             data=np.empty(0, np.uint8),
@@ -195,28 +207,33 @@ class FileFrames(Frames):
 
     @property
     def file(self) -> int:
-        """The number of the file. Only for frames of one file."""
+        """Ordinal of the file. Requires frames of one file."""
         assert isinstance(self.origin, FileOrigin)
         return self.origin.ordinal
 
     @property
     def records(self) -> int:
-        """The number of records, including damaged ones."""
+        """Number of records, including damaged ones."""
         return len(self) + len(self.damage)
 
     @property
     def end_record(self) -> int:
-        """The number after the last record, good or damaged. There must be one."""
+        """Number after that of the last record, good or damaged. Requires a record."""
         last = self.damage[-1].record if self.damage else -1
         return max(last, int(self.numbers[-1]) if len(self) else -1) + 1
 
     @property
     def framed_bytes(self) -> int:
-        """The size of the good frames."""
+        """Size of the good frames, in bytes."""
         return int(self.lengths.sum()) + FRAME_OVERHEAD_BYTES * len(self)
 
     def select(self, rows: slice | Int64s, damage: tuple[Damage, ...] = ()) -> FileFrames:
-        """Returns some of the frames, with other damage. `data` is shared."""
+        """Returns some of the frames. `data` is shared.
+
+        Args:
+            rows: The frames.
+            damage: Damage of the result. The damage of this object is dropped.
+        """
         return replace(
             self,
             starts=self.starts[rows],
@@ -227,19 +244,19 @@ class FileFrames(Frames):
         )
 
     def split(self, max_rows: int) -> Iterator[FileFrames]:
-        """Yields parts of at most `max_rows` frames. The damage goes with the first one."""
+        """Yields parts of at most `max_rows` frames. All damage is in the first part."""
         damage = self.damage
         for start in range(0, max(len(self), 1), max_rows):
             yield self.select(slice(start, start + max_rows), damage)
             damage = ()
 
     def contiguous_rows(self) -> list[slice]:
-        """Returns the ranges of rows without damage between them."""
+        """Returns the ranges of rows that have consecutive record numbers."""
         edges = [0, *(np.flatnonzero(np.diff(self.numbers) > 1) + 1).tolist(), len(self)]
         return [slice(*edge) for edge in itertools.pairwise(edges) if edge[0] < edge[1]]
 
     def first(self, records: int) -> FileFrames:
-        """Returns the first records in the order of their numbers, including damaged ones."""
+        """Returns the first records by number. Damaged records count, too."""
         if records >= self.records:
             return self
         numbers = np.sort(np.append(self.numbers, [damage.record for damage in self.damage]))
@@ -250,24 +267,24 @@ class FileFrames(Frames):
         )
 
     def location(self, row: int) -> tuple[str, str]:
-        """Returns (path, place) of a frame for messages."""
+        """Returns (path, place) of a frame, for messages."""
         number = int(self.numbers[row])
         return self.origin.path(number), self.origin.place(number, int(self.starts[row]))
 
     def raise_damage(self) -> None:
-        """Raises the first damage.
+        """Raises the first damage. Does nothing if nothing is damaged.
 
         Raises:
-            DataError: There is damage.
+            DataError: A record is damaged.
         """
         for damage in self.damage:
             raise damage.error(self.origin.path(damage.record))
 
 
 def checked(parts: Iterable[FileFrames]) -> Iterator[FileFrames]:
-    """Yields frames until the first damage, and then raises it.
+    """Yields the frames before the first damage, and then raises it.
 
-    This is the difference between a reader that stops at damage and one that continues.
+    A reader that stops at damage reads through this function. Other readers do not.
 
     Raises:
         DataError: There is damage.
@@ -282,10 +299,10 @@ def checked(parts: Iterable[FileFrames]) -> Iterator[FileFrames]:
 
 
 def frame_payloads(data: Bytes, offsets: Int64s) -> Frames:
-    """Frames payloads one after the other, in order.
+    """Makes a frame for each payload. The frames are in one new buffer, in the same order.
 
     Args:
-        data: uint8 [bytes], a buffer that contains the payloads.
+        data: uint8 [bytes]. A buffer that contains the payloads.
         offsets: int64 [n + 1]. Payload i is `data[offsets[i] : offsets[i + 1]]`.
 
     Raises:
@@ -323,10 +340,10 @@ def try_scan_frames(
     is_final: bool,
     checks_payloads: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
-    """Scans frames as `scan_frames` does, but returns the error together with the good frames.
+    """Checks frames like `scan_frames`, but returns an error instead of raising it.
 
     Returns:
-        The frames before the first fault, the number of bytes that they take, and the fault or
+        The frames before the first fault, the number of bytes that they take, and the error or
         None.
     """
     data = np.ascontiguousarray(data)
@@ -375,10 +392,10 @@ def describe_frame_fault(
     """Returns the error message for a fault of a frame.
 
     Args:
-        code: The code of the scan that found the fault.
+        code: Code of the scan that found the fault.
         frame_head: The first eight bytes of the frame, or fewer at the end of the data.
-        bytes_left: The number of bytes from the start of the frame to the end of the file.
-        max_record_bytes: The limit for the size of a payload.
+        bytes_left: Number of bytes from the start of the frame to the end of the file.
+        max_record_bytes: Maximum size of a payload.
     """
     if code == native.FrameCode.SHORT_HEADER:
         return f"truncated: {bytes_left} bytes are left, and a record's header has {HEADER_BYTES}"
@@ -411,12 +428,11 @@ def scan_frames(
 
     Args:
         data: uint8 [bytes]. The first byte is the start of a frame.
-        source: The file name for messages.
-        first_record: The number of the first record in its file, for messages.
-        first_offset: The byte offset of `data` in its file, for messages.
-        is_final: The file ends with `data`. Otherwise a frame that is cut off at the end is left
-            for the next call.
-        checks_payloads: Check the CRCs of the payloads, in addition to the headers.
+        source: Name of the file, for messages.
+        first_record: Number of the first record in the file, for messages.
+        first_offset: Offset of `data` in the file, for messages. is_final: The file ends with
+            `data`. Otherwise an incomplete frame at the end is left for the next call.
+        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
 
     Returns:
         The frames, and the number of bytes that they take.
@@ -448,14 +464,13 @@ def pack_spans(
 
     Args:
         blocks: C-contiguous arrays that contain the spans.
-        starts: int64 [n], the offset of each span in its block.
-        sizes: int64 [n], the size of each span in bytes. For a frame this is its payload and 16
-            bytes.
-        out: uint8. It has room for all spans.
-        block_ids: int32 [n], the block of each span. None if there is only one block.
+        starts: int64 [n]. Offset of each span in its block. sizes: int64 [n]. Size of each span, in
+            bytes. The size of a frame is that of its payload and 16 bytes.
+        out: uint8 [bytes]. It must have room for all spans.
+        block_ids: int32 [n]. Index of the block of each span. None if there is only one block.
 
     Returns:
-        The number of bytes written.
+        Number of bytes written.
 
     Raises:
         IndexError: `out` is too short, or a span is not inside its block.
@@ -466,27 +481,28 @@ def pack_spans(
     return int(ends[-1]) if len(ends) else 0
 
 
-# 1 MiB. The fixed cost of a read no longer matters, and the window still fits the second-level
-# cache.
+# 1 MiB. With this size, the fixed costs of a read do not matter, and the window fits into the
+# second-level cache.
 _READ_WINDOW_BYTES = 1 << 20
-# 64 KiB. From this mean record size on, it is faster to read only the headers than all bytes.
+# 64 KiB. If the mean size of records is larger, reading only the headers is faster than reading all
+# bytes.
 _LARGE_RECORD_BYTES = 64 << 10
 
 
 class ContentDigest:
-    """Digest of the records of a file that does not need their payloads.
+    """Digest of the records of a file, computed without reading their payloads.
 
-    It is a 64-bit hash of all lengths and payload CRCs, in order. It detects accidental changes,
-    but not forgeries, because it is easy to make two payloads with the same CRC.
+    It is a 64-bit hash of the lengths and the stored payload CRCs, in order. It detects accidental
+    changes, but not forgeries, because it is easy to make two payloads with the same CRC.
     """
 
     def __init__(self) -> None:
         self._state = np.zeros(1, np.uint64)
 
     def add(self, frames: Frames) -> None:
-        """Adds frames that follow each other in their buffer.
+        """Adds frames that are contiguous in their buffer.
 
-        The CRCs are taken from the frames themselves, not from `crcs`.
+        It uses the CRCs that are stored in the frames, not `Frames.crcs`.
         """
         if len(frames):
             begin, end = (
@@ -506,15 +522,15 @@ class ContentDigest:
 def iter_frame_offsets(
     path: str, *, start: int = 0, first_record: int = 0, digest: ContentDigest | None = None
 ) -> Iterator[Int64s]:
-    """Yields the byte offset of every frame of an uncompressed file, in ascending arrays.
+    """Yields the offsets of all frames of an uncompressed file, in ascending arrays.
 
-    Only headers are checked. An array has at most some ten thousand offsets. The offsets before a
-    damaged header are yielded before the error is raised.
+    Only the headers are checked. An array has at most some ten thousand offsets. If a header is
+    damaged, the offsets before it are yielded first.
 
     Args:
-        path: The path or URL of the file.
-        start: The offset of a frame, where the search begins.
-        first_record: The number of the record at `start`, for messages.
+        path: Path or URL of the file.
+        start: Offset of the first frame to find.
+        first_record: Number of the record at `start`, for messages.
         digest: Receives the lengths and CRCs of all frames. Use it only for a complete file.
 
     Raises:
@@ -528,8 +544,8 @@ def iter_frame_offsets(
     starts = np.empty(_READ_WINDOW_BYTES // FRAME_OVERHEAD_BYTES + 1, np.int64)
     data = np.empty(0, np.uint8)
     while offset < size:
-        # The window starts with the footer of the previous record, because the digest needs its
-        # payload CRC.
+        # The window begins with the footer of the previous record. It contains the payload CRC,
+        # which the digest needs.
         lead_bytes = min(offset, FOOTER_BYTES)
         data = read_range(path, offset - lead_bytes, min(offset + window_bytes, size))
         if len(data) < lead_bytes + min(HEADER_BYTES, size - offset):
@@ -566,7 +582,7 @@ def iter_frame_offsets(
                 source=path,
                 place=place,
             )
-        # If the records are large, the next read is only a header, so that no payload is read.
+        # If records are large, the next read gets only a header, so that payloads are not read.
         window_bytes = (
             HEADER_BYTES
             if count and scanned_bytes > count * _LARGE_RECORD_BYTES
@@ -577,7 +593,7 @@ def iter_frame_offsets(
             record_number + count,
             offset - lead_bytes,
         )
-        # A read of headers alone does not reach the footer of the last record.
+        # If only headers are read, the footer of the last record has not been read yet.
         if digest is not None and offset == size and read_offset + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
             native.hop_frames(
@@ -586,10 +602,14 @@ def iter_frame_offsets(
 
 
 def read_frame_end(path: str, start: int) -> int:
-    """Returns the offset after the frame that `iter_frame_offsets` found at `start`.
+    """Returns the end of a frame that `iter_frame_offsets` has found.
+
+    Args:
+        path: Path or URL of the file.
+        start: Offset of the frame.
 
     Raises:
-        DataError: The file was changed since then.
+        DataError: The file has changed since then.
     """
     header = np.empty(1, np.int64)
     read_ranges(path, [(start, header.view(np.uint8))])

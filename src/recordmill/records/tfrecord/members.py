@@ -1,8 +1,8 @@
 """Writer of compressed TFRecord files that keep random access to their records.
 
-A file consists of independently compressed members. Each begins and ends between records, so a
-record is one seek and one member away. The members depend on the records alone, not on how they
-arrive, so the same records give the same bytes.
+A file consists of members that are compressed independently. A member begins and ends between
+records. So a record can be read by decompressing one member. Only the records determine the
+members, not the calls that add them, so the same records always make the same bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.storage.codecs import Codec
 
-# 1 MiB uncompressed. Reading a single record takes about 2 ms, and the restarts of the compression
-# add about 1 % to the size.
+# 1 MiB uncompressed. With this size, reading a single record takes about 2 ms, and restarting the
+# compression for each member makes files about 1 % larger.
 MEMBER_BYTES = 1 << 20
 
 
@@ -31,9 +31,9 @@ class MemberSplitter:
         )
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
-        """Copies contiguous frames, and yields each member that is complete.
+        """Copies contiguous frames, and yields members that are complete.
 
-        A member is complete when the next frame does not fit.
+        A member is complete if the next frame does not fit into it.
         """
         if len(frames) == 0:
             return
@@ -44,25 +44,24 @@ class MemberSplitter:
         frame_ends = np.append(frames.starts[1:], frames_end)
         begin = frames_begin
         while begin < frames_end:
-            # the offset in `frames.data` up to which the member has room
+            # the current member has room for the bytes before this offset in `frames.data`
             room = begin - self._pending_bytes + self._member_bytes
             count = int(np.searchsorted(frame_ends, room, side="right"))
             end = int(frame_ends[count - 1]) if count and frame_ends[count - 1] > begin else begin
             if end == begin and self._pending_bytes == 0:
-                # a frame that is larger than a member
+                # The frame is larger than a member, so it becomes a member of its own.
                 end = int(frame_ends[np.searchsorted(frame_ends, begin, side="right")])
             self._pending.append(frames.data[begin:end].copy())
             self._pending_bytes += end - begin
             begin = end
-            # The next frame does not fit.
+            # frames are left, so the next one does not fit into this member
             if begin < frames_end:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Bytes]:
-        """Yields the last member, unless all frames were yielded."""
+        """Yields the last member, if there are frames that were not yielded."""
         if self._pending_bytes:
-            # No copy is needed for a single block of frames. The first pending array is always
-            # empty.
+            # The first array is always empty. If there is only one other array, it needs no copy.
             yield self._pending[1] if len(self._pending) == 2 else np.concatenate(self._pending)
         self._pending, self._pending_bytes = self._pending[:1], 0
 
@@ -73,7 +72,7 @@ class MemberWriter:
     Args:
         write_bytes: Receives the bytes of the file, in order.
         codec: The compression.
-        member_bytes: The uncompressed size of a member.
+        member_bytes: Maximum uncompressed size of a member. A larger frame is a member of its own.
     """
 
     def __init__(
@@ -98,8 +97,8 @@ class MemberWriter:
     def close(self) -> None:
         """Writes the last member.
 
-        A file without records becomes one empty member, because an empty file is valid in no
-        compression.
+        A file without records becomes one empty member, because a file of 0 bytes is not valid
+        compressed data.
         """
         for member in self._splitter.finish():
             self._write(member)
@@ -114,7 +113,7 @@ class MemberWriter:
 
     @property
     def table(self) -> tuple[Int64s, Int64s]:
-        """Offsets of the members in the file, and in the uncompressed data, int64 each."""
+        """Offsets of the members, int64: in the file, and in the uncompressed data."""
         return np.array(self._compressed_ends[:-1], np.int64), np.array(
             self._uncompressed_ends[:-1], np.int64
         )

@@ -1,15 +1,18 @@
 """Reads TFRecord files of any size and compression as batches of checked frames.
 
-The memory is bounded by the batch size and the largest record.
+The batch size and the largest record limit the memory.
 
-The compression is detected from the content. A file is uncompressed if its first 12 bytes are a
-TFRecord header with a correct CRC. This is tested first, because the length of a record of 35,615
-bytes begins with the magic number of gzip.
+The content determines the compression. A file is uncompressed if its first 12 bytes are a TFRecord
+header with a correct CRC. This is tested first, because an uncompressed file can begin like a gzip
+file. An example is a first record of 35,615 bytes, because these bytes of its length are the magic
+number.
 
-Reading continues after damage, and `Damage` describes it. After a damaged payload it continues at
-the offset that the header specifies. After a damaged header it continues at the next record of an
-index, or else at the next header with a correct CRC. Nothing can be read after damaged compressed
-data.
+Reading continues after damage, and a `Damage` object describes it:
+
+* After a damaged payload, at the end that the header specifies.
+* After a damaged header, at the next record according to the index. Without an index, at the next
+  header with a correct CRC.
+* After damaged compressed data nothing can be read.
 """
 
 from __future__ import annotations
@@ -47,16 +50,16 @@ from recordmill.storage.compression import (
 )
 from recordmill.storage.files import read_range
 
-# 8 MiB. Fixed costs no longer matter, and a batch stays in the last-level cache until it is
-# decoded.
+# 8 MiB. With this size, the fixed costs of a batch do not matter, and it stays in the last-level
+# cache until it is decoded.
 READ_BATCH_BYTES = 8 << 20
 
 
 def first_frame_bytes(data: Bytes) -> int:
-    """Returns the size of the first frame in `data`, from its header.
+    """Returns the size of the first frame in `data` according to its header.
 
-    The header was checked before. If less than a header is left, the result is the size of a
-    header.
+    The caller has checked the header. If `data` is shorter than a header, the result is the size of
+    a header.
     """
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
@@ -71,20 +74,20 @@ def find_resume_offset(
     is_final: bool = True,
     next_offset: int | None = None,
 ) -> tuple[str, int]:
-    """Finds the offset to continue reading after a frame that a scan has refused.
+    """Finds where reading continues after a damaged frame.
 
     Args:
         data: uint8 [bytes].
-        offset: The offset of the refused frame in `data`.
-        max_record_bytes: The limit for the size of a payload.
-        is_final: The next frame must be complete in `data`.
-        next_offset: The offset of the next record if an index knows it. None searches for the next
+        offset: Offset of the damaged frame in `data`.
+        max_record_bytes: Maximum size of a payload.
+        is_final: The file ends with `data`, so the next frame must be complete.
+        next_offset: Offset of the next record according to an index. None searches for the next
             correct header.
 
     Returns:
-        The kind of the damage, and the offset. The kind is PAYLOAD_DAMAGE if the header is correct
-        and the frame is complete, so that only the CRC of the payload can be wrong. Otherwise it is
-        FRAME_DAMAGE, and the offset is the end of `data` if there is no other frame.
+        (kind of the damage, offset). PAYLOAD_DAMAGE means that the header is correct and the frame
+        is complete, so that only the CRC of the payload is wrong. Any other fault is FRAME_DAMAGE.
+        The offset is the end of `data` if no frame was found.
     """
     is_sound = native.next_frame(data, offset, max_record_bytes, True) == offset
     kind = PAYLOAD_DAMAGE if is_sound else FRAME_DAMAGE
@@ -104,7 +107,7 @@ def add_skipped_bytes(reason: str, size_bytes: int) -> str:
 
 
 def detect_tfrecord_compression(head: bytes) -> str:
-    """Returns the compression of a TFRecord file.
+    """Detects the compression of a TFRecord file.
 
     Args:
         head: The first `COMPRESSED_HEAD_BYTES` bytes of the file.
@@ -130,20 +133,20 @@ def read_frames(
     max_ratio: int | None = MAX_RATIO,
     ordinal: int = 0,
 ) -> Iterator[FileFrames]:
-    """Yields the frames of a file in order, with the damage between them.
+    """Yields the frames of a file in batches, with the damage between them.
 
-    A batch has more room than `batch_bytes` only if a single record needs it. Each batch has its
-    own memory.
+    Each batch has a buffer of its own. It is larger than `batch_bytes` only if a single record
+    needs it.
 
     Args:
-        path: The path or URL of the file.
-        batch_bytes: The size of the buffer of a batch.
-        max_record_bytes: The limit for the size of a payload.
-        checks_payloads: Check the CRCs of the payloads, in addition to the headers.
+        path: Path or URL of the file.
+        batch_bytes: Size of the buffer of a batch.
+        max_record_bytes: Maximum size of a payload.
+        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
         compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto` to detect it from the
             content.
-        max_ratio: The limit for the ratio of uncompressed to compressed bytes. None sets no limit.
-        ordinal: The number of the file among the files that are read.
+        max_ratio: Maximum ratio of uncompressed to compressed bytes. None sets no limit.
+        ordinal: Ordinal of the file among the files that are read.
 
     Raises:
         OSError: The file can't be read.
@@ -169,7 +172,13 @@ def read_frames(
 def read_stream(
     stream: ByteStream, scanner: FrameScanner, batch_bytes: int = READ_BATCH_BYTES
 ) -> Iterator[FileFrames]:
-    """Yields the frames of a stream, buffer by buffer, with the damage between them."""
+    """Yields batches with the frames of a stream, and the damage between them.
+
+    Args:
+        stream: The uncompressed bytes of a file.
+        scanner: Finds the frames. It keeps the position between batches.
+        batch_bytes: Size of the buffer of a batch.
+    """
     leftover, buffer_bytes, is_ended = np.empty(0, np.uint8), batch_bytes, False
     while not is_ended:
         buffer = np.empty(buffer_bytes, np.uint8)
@@ -181,8 +190,8 @@ def read_stream(
         if frames.records:
             yield frames
         leftover = data[consumed:]
-        # The buffer grows only if it does not contain a single complete frame. It at most doubles,
-        # because a length is trusted only as far as bytes arrive for it.
+        # The buffer grows only if it does not contain a complete frame. It at most doubles each
+        # time, so a wrong length can't make it much larger than the bytes that have arrived.
         is_incomplete = consumed == 0 and not scanner.is_searching
         buffer_bytes = (
             min(
@@ -205,17 +214,17 @@ def scan_piece(
     known_starts: Callable[[], Int64s | None] = lambda: None,
     unreadable: Sequence[tuple[int, int, Damage]] = (),
 ) -> FileFrames:
-    """Returns the frames and the damage of a range of bytes.
+    """Finds the frames and the damage in a range of bytes.
 
     Args:
-        data: uint8 [bytes], which begin and end between records.
+        data: uint8 [bytes]. It begins and ends between records.
         origin: The file, and the offset of `data` in it.
-        first_record: The number of the first record.
-        records: The number of records. Missing ones become damage. None if it is unknown.
-        known_starts: Called after damage. Returns the offset of each record in `data` from an
-            index, or None to search for the next header.
-        unreadable: (begin, end, damage) of ranges of `data` that could not be read. The damage
-            describes each record that begins there.
+        first_record: Number of the first record.
+        records: Expected number of records. Missing records become damage. None if it is unknown.
+        known_starts: Called if there is damage. Returns the offset of each record in `data`
+            according to an index. None if there is no index.
+        unreadable: (begin, end, damage) of ranges of `data` that could not be read. Each record
+            that begins in such a range has this damage.
 
     Raises:
         DataError: There are more records than `records`.
@@ -254,13 +263,14 @@ class FrameScanner:
     """Finds frames in consecutive buffers of a file, and the damage between them.
 
     Args:
-        path: The path of the file.
-        ordinal: The number of the file among the files that are read.
-        max_record_bytes: The limit for the size of a payload.
-        checks_payloads: Check the CRCs of the payloads, in addition to the headers.
-        is_compressed: The offsets count uncompressed bytes.
-        first_record: The number of the first record.
-        first_offset: The offset of the first buffer in the uncompressed file.
+        path: Path of the file.
+        ordinal: Ordinal of the file among the files that are read.
+        max_record_bytes: Maximum size of a payload.
+        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
+        is_compressed: The file is compressed. Messages then explain that offsets count uncompressed
+            bytes.
+        first_record: Number of the first record.
+        first_offset: Offset of the first buffer in the uncompressed file.
         known_starts: See `scan_piece`.
         unreadable: See `scan_piece`.
     """
@@ -281,15 +291,15 @@ class FrameScanner:
         self._path, self._ordinal, self._max_record_bytes = path, ordinal, max_record_bytes
         self._checks_payloads, self._is_compressed = checks_payloads, is_compressed
         self._known_starts, self._unreadable = known_starts, unreadable
-        # position of the next frame
+        # number and offset of the next frame
         self._record, self._offset = first_record, first_offset
         self._first_record = first_record
-        # offset and reason of a damaged range whose end is not found yet
+        # A gap is a damaged range of which the end is not known yet: (offset of its begin, reason).
         self._gap: tuple[int, str] | None = None
 
     @property
     def is_searching(self) -> bool:
-        """Whether the scanner is inside damage and searches for the next header."""
+        """True if the scanner is inside damage and searches for a header."""
         return self._gap is not None
 
     def scan(self, data: Bytes, is_final: bool) -> tuple[FileFrames, int]:
@@ -306,7 +316,7 @@ class FrameScanner:
         position, begin_offset = 0, self._offset
         parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32], Int64s]] = []
         damage: list[Damage] = []
-        # An open gap of the previous buffer continues here, until a header is correct.
+        # A gap that began in the previous buffer continues up to the next correct header.
         next_offset = (
             native.next_frame(data, 0, self._max_record_bytes, is_final)
             if self._gap is not None
@@ -315,8 +325,8 @@ class FrameScanner:
         while True:
             if self._gap is not None:
                 if next_offset == len(data):
-                    # The last bytes may be the start of a header that is cut in two, so they are
-                    # searched again.
+                    # A header may begin in the last bytes and continue in the next buffer. So these
+                    # bytes are searched again with it.
                     position = (
                         len(data) if is_final else max(len(data) - HEADER_BYTES + 1, position)
                     )
@@ -361,9 +371,9 @@ class FrameScanner:
         return _join_parts(data, parts, origin, tuple(damage)), position
 
     def _known_next(self, end: int) -> int | None:
-        """Returns the start of the next record according to the index.
+        """Returns the offset of the next record according to the index.
 
-        Returns None if there is no index, and `end` after the last record of the index.
+        Returns `end` after the last record of the index, and None without an index.
         """
         starts = self._known_starts()
         if starts is None:
@@ -372,9 +382,9 @@ class FrameScanner:
         return int(starts[row]) if row < len(starts) else end
 
     def _explain_unreadable(self, damage: Damage, position: int) -> Damage:
-        """Returns damage with the reason why its range could not be read.
+        """Adds the reason why a damaged range could not be read.
 
-        If its range could be read, it is returned unchanged.
+        Damage of a range that could be read is returned unchanged.
         """
         for begin, end, reason in self._unreadable:
             if begin <= position < end:
@@ -395,7 +405,7 @@ class FrameScanner:
         )
 
     def _close_gap(self) -> Damage:
-        """Returns the open gap, which ends at the current offset."""
+        """Ends the gap at the current offset, and returns it as damage."""
         assert self._gap is not None
         begin, reason = self._gap
         size_bytes = self._offset - begin
@@ -407,11 +417,11 @@ class FrameScanner:
         return damage
 
     def end_at_error(self, size: int, error: DataError) -> FileFrames:
-        """Returns the damage at the end of a stream that failed.
+        """Returns the damage at the end of a stream that has failed.
 
         Args:
-            size: The number of bytes of the last, incomplete frame.
-            error: The error of the stream.
+            size: Number of bytes of the last, incomplete frame.
+            error: Error of the stream.
         """
         damage = []
         if self._gap is not None:
@@ -438,7 +448,14 @@ def _join_parts(
     origin: FileOrigin,
     damage: tuple[Damage, ...],
 ) -> FileFrames:
-    """Returns the frames of a buffer. A part has their starts, lengths, CRCs and numbers."""
+    """Joins parts of a buffer.
+
+    Args:
+        data: The buffer.
+        parts: (starts, lengths, CRCs, record numbers) of consecutive frames.
+        origin: The file.
+        damage: The damage between the parts.
+    """
     if not parts:
         return FileFrames.empty(origin, damage)
     starts, lengths, crcs, numbers = (

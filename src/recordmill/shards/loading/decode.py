@@ -28,21 +28,21 @@ from recordmill.records.tfrecord.frames import (
 from recordmill.schemas.feature import Schema
 from recordmill.shards.pieces import PIECE_BYTES
 
-# Reason of a reject whose frame is intact, but whose content does not fit the schema.
+# Reason of a reject: the frame is intact, but its content does not fit the schema.
 PARSE = "record"
 # A record is in memory several times: as it is read, as a frame, and in a sorted run.
 _MEMORY_PER_RECORD_BYTE = 4
 
 
 def max_record_bytes(memory_bytes: int) -> int:
-    """Returns the maximum size of a record for this memory."""
+    """Returns the size of the largest record that this memory allows, in bytes."""
     return max(memory_bytes // _MEMORY_PER_RECORD_BYTE, 4 * PIECE_BYTES)
 
 
 def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
-    """Returns a function that refuses records that are too large for the memory.
+    """Returns the argument `refuse` of `iter_piece_reads` for a memory limit.
 
-    It is the argument `refuse` of `iter_piece_reads`.
+    The function returns an error message for records that are too large, and "" for others.
     """
 
     def refuse(size_bytes: int) -> str:
@@ -63,13 +63,13 @@ def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
 
 
 def decode_frames(frames: FileFrames, schema: Schema | Decoding) -> pa.RecordBatch:
-    """Decodes all records as columns.
+    """Decodes frames to columns.
 
     Raises:
-        DataError: There is damage, or a record does not fit the schema. The error names file,
-            record and offset of the first such record.
+        DataError: A record is damaged or does not fit the schema. The error names file, record and
+            offset of the first such record.
     """
-    # The frames before damage are decoded, because one of them may be the first bad record.
+    # A record before the damage may not fit the schema, so these frames are decoded first.
     (batch,) = (
         Decoding.from_schema(schema).decode(
             part.data, part.starts + HEADER_BYTES, part.lengths, location=part.location
@@ -85,9 +85,9 @@ class Salvaged:
 
     Attributes:
         batches: The good records.
-        rejects: The bad records.
+        rejects: One for each bad record.
         filtered: Number of good records that a filter has left out.
-        numbers: Number of each good record in its file. Only set by `salvage`.
+        numbers: Number of each good record in its file. Only `salvage` sets it.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -101,12 +101,17 @@ class Salvaged:
 
     @property
     def records(self) -> int:
-        """Number of all records: good, bad and filtered ones."""
+        """Number of all records: good, rejected and filtered ones."""
         return self.rows + len(self.rejects) + self.filtered
 
 
 def damage_rejects(frames: FileFrames, name: str) -> tuple[Reject, ...]:
-    """Returns a reject for each damaged record. `name` is the name of the file."""
+    """Returns a reject for each damaged record.
+
+    Args:
+        frames: Frames of one file.
+        name: Name of the file in rejects.
+    """
     return tuple(damage.reject(name) for damage in frames.damage)
 
 
@@ -130,17 +135,15 @@ def select_fitting(
     """Selects the frames that fit a schema.
 
     Args:
-        name: Name of the file in rejects.
-        checks_class_numbers: A number that is not one of the classes of the schema makes a record a
-            reject, too.
+        name: Name of the file in rejects. checks_class_numbers: A record with a class number that
+            the schema does not have is rejected, too.
 
     Returns:
-        The frames, and a reject for each other one.
+        The frames that fit, and a reject for each other frame.
     """
     bad, first = list[BadRecord](), 0
     ends = np.cumsum(frames.lengths + FRAME_OVERHEAD_BYTES)
-    # The decoded values are only checked, but may be many times as large as the frames. So they are
-    # decoded in blocks.
+    # Decoded values may be much larger than the frames, so only one block is decoded at a time.
     while first < len(ends):
         stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
         starts, lengths = frames.starts[first:stop] + HEADER_BYTES, frames.lengths[first:stop]
@@ -162,10 +165,10 @@ def select_fitting(
 
 
 def _find_classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
-    """Returns the first value of each row that is not one of the classes.
+    """Finds class numbers that the schema does not have.
 
     Returns:
-        (feature, reason), by row.
+        (feature, reason) of the first such number of a row, by row.
     """
     import pyarrow.compute as pc
 

@@ -1,7 +1,8 @@
 """Infers the schema of TFRecord files.
 
-Either all records are counted, on threads and in bounded memory, or the schema is guessed from the
-first records. A guess is good only if all records confirm it when they are decoded.
+There are two ways. The complete inference counts the features of all records, on threads and in
+bounded memory. A guess uses the first records only, and each record has to confirm it when it is
+decoded.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ def infer_from_files(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     bounded: bool = False,
 ) -> Inference:
-    """Counts the features of all records of the files, or of a sample. Checks CRCs.
+    """Counts the features of all records, or of a sample. CRCs are checked.
 
     Args:
+        files: The files.
         threads: Number of threads.
-        lenient: Leaves out damaged records.
-        sample: Counts only these records. None counts all.
-        memory_bytes: Limits the number of features. Also limits the size of a record if `lenient`
-            or `bounded`.
-        bounded: A record that is too large for the memory is an error, unless `lenient`.
+        lenient: Leaves out damaged records, and records that are too large for the memory.
+        sample: The records to count. None counts all. memory_bytes: Limits the number of features.
+            If `lenient` or `bounded` is set, it also limits the size of a record.
+        bounded: A record that is too large for the memory is an error. `lenient` overrides it.
 
     Raises:
         DataError: A file is damaged and `lenient` is False, or there are too many features.
@@ -75,13 +76,13 @@ def infer_from_files(
 def _group_reads(
     files: Sequence[ShardFile], threads: int, refuse: Callable[[int], str] | None
 ) -> Iterator[Iterable[FrameRead]]:
-    """Yields groups of readings. One thread counts each group.
+    """Yields groups of deferred reads. One thread counts a group.
 
-    Usually a group is one piece. If there are enough compressed streams for all threads, a group is
-    a complete stream.
+    Usually a group is one read. If there are as many compressed streams as threads, all reads of a
+    stream are one group.
     """
-    # A stream is decompressed by the thread that iterates over its batches. So with a stream for
-    # each thread, all threads decompress.
+    # The thread that iterates over a stream decompresses it. With one stream per group, all threads
+    # can decompress.
     by_file = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
     for piece in cut_files(enumerate(files), lenient=True):
         reads = iter_piece_reads(files, [piece], refuse=refuse)
@@ -101,13 +102,13 @@ def infer_schema(
 ) -> tuple[Schema, list[str]]:
     """Infers the schema of all records.
 
-    It is improved with a schema file next to the files, if there is a suitable one.
+    A schema file next to the files adds facts that the records do not show, such as class names.
 
     Args:
         threads: Number of threads.
         lenient: Leaves out damaged records.
-        columns: Names of the requested features. Other features are left out if their values are of
-            several kinds. None requests all.
+        columns: Names of the requested features. Any other feature may have values of several
+            kinds, and is then left out. None requests all.
         memory_bytes: Limits the number of features and the size of a record.
 
     Returns:
@@ -126,9 +127,9 @@ def infer_schema(
 
 
 def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
-    """Returns the schema of counted features.
+    """Returns the schema for the counts of features.
 
-    It is improved with a schema file next to the files, if there is a suitable one.
+    A schema file next to the files adds facts that the records do not show, such as class names.
 
     Returns:
         The schema, and notes on the use of the schema file.
@@ -142,12 +143,16 @@ def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[S
 
 
 def infer_frames(frames: FileFrames, name: str, memory_bytes: int) -> Inference:
-    """Counts the features of the good records.
+    """Counts the features of good records.
 
-    `name` is the name of their file in messages.
+    Args:
+        frames: Frames of one file.
+        name: Name of the file in messages.
+        memory_bytes: Limits the number of features.
     """
     total = Inference()
-    # Each group has consecutive record numbers, so `infer` can name the record of an error.
+    # `infer` names the record of an error by counting from `first_record`. So each call gets
+    # consecutive records.
     for rows in np.split(np.arange(len(frames)), np.flatnonzero(np.diff(frames.numbers) > 1) + 1):
         if len(rows):
             total += infer(
@@ -165,7 +170,7 @@ def infer_frames(frames: FileFrames, name: str, memory_bytes: int) -> Inference:
 # that one record in about 10,000 has. If there are few files, more of each is read. Most
 # differences are between files.
 GUESS_BYTES = 8 << 20
-# 64 KiB. A smaller read does not cost less.
+# 64 KiB. A smaller read would not be faster.
 _MIN_BYTES_PER_FILE = 64 << 10
 _MAX_GUESS_FILES = 64
 
@@ -202,7 +207,7 @@ def guess_schema(
         inference = inference if columns is None else inference.without_conflicts(columns)
         return _make_guess(files, inference) if can_guess_schema(inference) else None
     except DataError:
-        # Not an error yet. The full inference that follows finds it again and names the place.
+        # The complete inference that follows will find this again, and its error names the place.
         return None
 
 
@@ -230,7 +235,7 @@ def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess
 
 
 def confirm_frames(frames: FileFrames, guess: SchemaGuess) -> pa.RecordBatch:
-    """Decodes all features by a guessed schema.
+    """Decodes all features with a guessed schema.
 
     Raises:
         SchemaNotConfirmed: A record contradicts the guess.
@@ -244,9 +249,10 @@ def confirm_frames(frames: FileFrames, guess: SchemaGuess) -> pa.RecordBatch:
 
 
 def select_features(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """Returns the columns of a batch that a schema contains, in its order.
+    """Selects the columns of a batch that belong to a schema.
 
-    The result is the same as decoding with this schema. The batch must have all of its features.
+    The batch must contain all features of the schema. The result has the order of the schema, and
+    equals the result of decoding with it.
     """
     if batch.schema.names == list(schema.names):
         return batch

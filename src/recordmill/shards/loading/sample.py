@@ -1,8 +1,8 @@
 """Samples of TFRecord files, for inspecting files without reading all of them.
 
-A sample has the first records of each file, with about the same number from each. Most differences
-are between files, and the first records cost the least. A compressed file is not read to its end
-for them.
+A sample contains the first records of each file, about the same number from each. Most differences
+are between files. The first records are the fastest to read, because a compressed file is not read
+to its end.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Sample:
             files: Number of files.
 
         Returns:
-            (ordinal of a file, number of its first records). None for the number means all records.
+            (ordinal of the file, number of records from its start). None means all records.
         """
         count = min(self.size, files)
         ordinals = [i * files // count for i in range(count)] if count else []
@@ -95,7 +95,7 @@ class Sample:
 
 
 def iter_sample_reads(files: Sequence[ShardFile], sample: Sample) -> Iterator[FrameRead]:
-    """Yields the readings of the records of a sample, in order."""
+    """Yields deferred reads of the records of a sample, in order."""
     for ordinal, records in sample.choose_files(len(files)):
         yield from (
             iter_piece_reads(files, cut(files[ordinal], ordinal, lenient=True))

@@ -6,8 +6,8 @@ These files are searched:
     schema.pbtxt                     of TensorFlow Metadata, in this folder or its parent
     transformed_metadata/, metadata/ of tf.Transform, which contain a schema.pbtxt
 
-A hint is used only as far as the records agree with it. A note lists the features that were not
-used, with reasons.
+A fact from such a file, a hint, is used only if no record contradicts it. A note lists the features
+that were not used, with reasons.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _read_label_key(path: str) -> str | None:
 
 
 def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
-    """Improves an inferred schema with the parts of a hint that no record contradicts.
+    """Improves an inferred schema with a hint, as far as no record contradicts it.
 
     Returns:
         The schema, and notes on the parts that were used and not used.
@@ -252,7 +252,7 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
 
 
 def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
-    """Returns the features that contradict the hint in some record, with the reasons."""
+    """Returns the reasons why records contradict the hint, by feature."""
     reasons = {
         feature.name: _contradiction(hint.features[feature.name], feature, inference)
         for feature in schema
@@ -263,7 +263,7 @@ def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dic
 
 def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
     """Returns the hinted feature with the facts that the records determine."""
-    # A hint of bytes is also correct for texts. The records tell more than that.
+    # A hint of bytes is also true for texts, but the inferred dtype is more exact.
     dtype = "string" if hinted.dtype == "bytes" and inferred.dtype == "string" else hinted.dtype
     return replace(hinted, dtype=dtype, required=inferred.required)
 
@@ -300,7 +300,7 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
 
 
 def _raw_fits(hinted: Feature, counts: FeatureCounts) -> bool:
-    """Returns whether each value has the size of the hinted tensor."""
+    """Returns whether all values have the size of the tensor in the hint."""
     size = ITEM_BYTES[hinted.dtype] * hinted.inner_size
     if counts.length != 1 or counts.min_bytes is None or counts.max_bytes is None:
         return False
