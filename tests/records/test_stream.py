@@ -19,8 +19,8 @@ from recordmill.records.tfrecord.frames import (
     FRAME_DAMAGE,
     PAYLOAD_DAMAGE,
     FileFrames,
-    checked,
     frame_payloads,
+    stop_at_damage,
 )
 from recordmill.records.tfrecord.stream import (
     detect_tfrecord_compression,
@@ -52,7 +52,7 @@ def check(
     """The batches, after it was seen that they hold exactly the records first to last, numbered and
     placed rightly.
     """
-    got = list(checked(batches))
+    got = list(stop_at_damage(batches))
     payloads, place = [], first
     for batch in got:
         assert batch.location(0)[1] == f"record {place}, byte {STARTS[place]}"
@@ -84,7 +84,7 @@ def drain(batches: Iterator[FileFrames]) -> tuple[int, str]:
     """(records given, the error's text) of a file that is damaged."""
     count = 0
     try:
-        for batch in checked(batches):
+        for batch in stop_at_damage(batches):
             count += len(batch)
     except DataError as error:
         return count, str(error)[:300]

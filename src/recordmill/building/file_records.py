@@ -28,7 +28,7 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_boundaries import MAX_SHARDS, check_shard_count, divide_records
 from recordmill.building.shard_writer import FinishedShard, ShardWriter, StagedShard, verify_frames
 from recordmill.building.sorted_run import SortedRun
-from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, stop_at_damage
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, record_checksum
@@ -551,7 +551,7 @@ def _read_back(
     """
     for staged_shard in sorted(staged, key=lambda shard: shard.shard.index):
         keys = np.ascontiguousarray(map_table(str(staged_shard.index_path), INDEX_DTYPE)["key"])
-        for frames in checked(
+        for frames in stop_at_damage(
             read_frames(str(staged_shard.path), compression=UNCOMPRESSED, max_ratio=None)
         ):
             progress.advance()

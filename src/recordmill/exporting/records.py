@@ -27,7 +27,7 @@ from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.example.decode import decode_lenient, max_decoded_size
 from recordmill.records.example.locate import BadRecord
-from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, checked
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, stop_at_damage
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Schema
 from recordmill.shards.cutting import resolve
@@ -468,7 +468,7 @@ def salvage_reads(plan: ReadPlan, reads: Iterable[FrameRead], threads: int) -> I
 
 def _or_damage(plan: ReadPlan, parts: Iterator[FileFrames]) -> Iterator[FileFrames]:
     """Yields the frames. Damage ends them with an error, unless the plan is lenient."""
-    return parts if plan.options.lenient else checked(parts)
+    return parts if plan.options.lenient else stop_at_damage(parts)
 
 
 def _convert(plan: ReadPlan, frames: FileFrames) -> Iterable[Salvaged]:

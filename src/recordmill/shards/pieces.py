@@ -285,7 +285,7 @@ def _read_piece(
         FileOrigin(file.path, piece.file, piece.start),
         first_record=piece.first_record,
         records=piece.records,
-        known_starts=lambda: _known_starts(file, piece),
+        known_starts=lambda: _load_known_starts(file, piece),
         unreadable=unreadable,
     )
     if len(data) == piece.size_bytes:
@@ -304,7 +304,7 @@ def _read_piece(
     )
 
 
-def _known_starts(file: ShardFile, piece: Piece) -> Int64s | None:
+def _load_known_starts(file: ShardFile, piece: Piece) -> Int64s | None:
     """Returns the offset of each record in a piece. None if there is no index."""
     index = load_index(file, lenient=True)
     if index is None:

@@ -18,9 +18,9 @@ from recordmill.records.tfrecord.frames import (
     Damage,
     FileFrames,
     FileOrigin,
-    checked,
     iter_frame_offsets,
     read_frame_end,
+    stop_at_damage,
 )
 from recordmill.records.tfrecord.stream import (
     add_skipped_bytes,
@@ -100,7 +100,7 @@ def raise_first_damage(path: str) -> None:
     Raises:
         DataError: The first damage.
     """
-    for _ in checked(read_frames(path)):
+    for _ in stop_at_damage(read_frames(path)):
         pass
 
 

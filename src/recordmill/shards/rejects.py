@@ -342,7 +342,7 @@ class _RejectCounter:
 
 
 @functools.lru_cache(8)
-def _counter_of(folder: str) -> _RejectCounter:
+def _find_counter(folder: str) -> _RejectCounter:
     """Returns the counter of the run that writes its reject files to a folder."""
     return _RejectCounter()
 
@@ -363,7 +363,7 @@ class RejectWriter:
         self._path, self._max_rejects = path, max_rejects
         self._task_name, self._counter = (
             task_name or path.name,
-            _counter_of(str(path.parent)) if task_name else _RejectCounter(),
+            _find_counter(str(path.parent)) if task_name else _RejectCounter(),
         )
         self._file: TextIO | None = None
         self._rejected = RejectSummary.empty()

@@ -24,7 +24,7 @@ from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, stop_at_damage
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
 from recordmill.shards.dead_runs import load_generations
@@ -218,7 +218,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
     # decompression bomb, so the ratio is limited.
     max_ratio = MAX_RATIO if info is None else None
     try:
-        for batch in checked(
+        for batch in stop_at_damage(
             read_frames(
                 file.path,
                 batch_bytes=_BLOCK_BYTES,

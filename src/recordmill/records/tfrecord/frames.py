@@ -281,7 +281,7 @@ class FileFrames(Frames):
             raise damage.error(self.origin.path(damage.record))
 
 
-def checked(parts: Iterable[FileFrames]) -> Iterator[FileFrames]:
+def stop_at_damage(parts: Iterable[FileFrames]) -> Iterator[FileFrames]:
     """Yields the frames before the first damage, and then raises it.
 
     A reader that stops at damage reads through this function. Other readers do not.

@@ -351,7 +351,7 @@ class FrameScanner:
             self._offset += consumed
             if error is None:
                 break
-            known_next = self._known_next(len(data))
+            known_next = self._find_known_next(len(data))
             kind, next_offset = find_resume_offset(
                 data,
                 position,
@@ -362,7 +362,7 @@ class FrameScanner:
             if known_next is None and kind != PAYLOAD_DAMAGE:
                 self._gap = self._offset, error.reason
                 continue
-            new_damage = self._damage(self._offset, next_offset - position, kind, error.reason)
+            new_damage = self._make_damage(self._offset, next_offset - position, kind, error.reason)
             damage.append(self._explain_unreadable(new_damage, position))
             self._record, position = self._record + 1, next_offset
             self._offset = begin_offset + next_offset
@@ -370,7 +370,7 @@ class FrameScanner:
                 break
         return _join_parts(data, parts, origin, tuple(damage)), position
 
-    def _known_next(self, end: int) -> int | None:
+    def _find_known_next(self, end: int) -> int | None:
         """Returns the offset of the next record according to the index.
 
         Returns `end` after the last record of the index, and None without an index.
@@ -393,7 +393,7 @@ class FrameScanner:
                 )
         return damage
 
-    def _damage(self, offset: int, size_bytes: int, kind: str, reason: str) -> Damage:
+    def _make_damage(self, offset: int, size_bytes: int, kind: str, reason: str) -> Damage:
         place = describe_place(self._record, offset)
         return Damage(
             record=self._record,
@@ -410,7 +410,7 @@ class FrameScanner:
         begin, reason = self._gap
         size_bytes = self._offset - begin
         damage = replace(
-            self._damage(begin, size_bytes, FRAME_DAMAGE, reason),
+            self._make_damage(begin, size_bytes, FRAME_DAMAGE, reason),
             reject_message=add_skipped_bytes(reason, size_bytes),
         )
         self._record, self._gap = self._record + 1, None

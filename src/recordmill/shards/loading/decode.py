@@ -23,7 +23,7 @@ from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
     FileFrames,
-    checked,
+    stop_at_damage,
 )
 from recordmill.schemas.feature import Schema
 from recordmill.shards.pieces import PIECE_BYTES
@@ -74,7 +74,7 @@ def decode_frames(frames: FileFrames, schema: Schema | Decoding) -> pa.RecordBat
         Decoding.from_schema(schema).decode(
             part.data, part.starts + HEADER_BYTES, part.lengths, location=part.location
         )
-        for part in checked([frames])
+        for part in stop_at_damage([frames])
     )
     return batch
 

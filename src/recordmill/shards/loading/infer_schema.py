@@ -19,7 +19,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.confirm import SchemaGuess, can_guess_schema
 from recordmill.records.inference.infer import Inference, infer
-from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, checked
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, stop_at_damage
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
@@ -62,7 +62,7 @@ def infer_from_files(
     def infer_reads(reads: Iterable[FrameRead]) -> Inference:
         parts = (read() for read in reads)
         total = Inference()
-        for frames in parts if lenient else checked(parts):
+        for frames in parts if lenient else stop_at_damage(parts):
             total = total + infer_frames(frames, files[frames.file].name, memory_bytes)
         return total
 
@@ -213,7 +213,7 @@ def guess_schema(
 
 def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> Inference:
     parts = stream(file, batch_bytes=batch_bytes, max_record_bytes=max_bytes)
-    frames = next(checked(parts), None)
+    frames = next(stop_at_damage(parts), None)
     return Inference() if frames is None else infer_frames(frames, file.name, DEFAULT_MEMORY_BYTES)
 
 
@@ -243,7 +243,7 @@ def confirm_frames(frames: FileFrames, guess: SchemaGuess) -> pa.RecordBatch:
     """
     (batch,) = (
         guess.decode(part.data, part.starts + HEADER_BYTES, part.lengths)
-        for part in checked([frames])
+        for part in stop_at_damage([frames])
     )
     return batch
 
