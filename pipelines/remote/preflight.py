@@ -1,7 +1,8 @@
 """Checks before a job is submitted, and `doctor`.
 
-A check of the engine comes first. Then a tiny job finds out if the workers see OUT and the inputs,
-and have the same versions. `doctor` returns the same findings as a list, without a build or a read.
+First the engine is checked. Then a tiny job finds out whether the workers see OUT and the inputs,
+and have the same versions of packages. `doctor` returns the same findings as a list, without a
+build or a read.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import absolute_path, join, remove_file
 from recordmill.storage.listing import list_inputs
 
-# The most time until a worker has answered. Flink starts a job in 10 s, a container takes a minute
-# or two.
+# Maximum time until a worker answers. Flink starts a job in 10 s, and a container starts in one or
+# two minutes.
 ANSWER_SEC = 180.0
-MAX_SAMPLES = 16  # of the input files that workers must be able to see
-_NUM_PROBES = 16  # elements of the job, which the engine distributes among its workers
+MAX_SAMPLES = 16  # number of input files that the workers try to see
+_NUM_PROBES = 16  # number of elements of the job; the engine distributes them among its workers
 _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
@@ -54,9 +55,10 @@ class ListedInput(Protocol):
 
 
 def sample_files(files: Sequence[ListedInput]) -> tuple[tuple[str, int], ...]:
-    """Returns (absolute path, size in bytes) of some of the files.
+    """Chooses some files, evenly spaced, with the first and the last one.
 
-    These are up to MAX_SAMPLES files, spread from the first one to the last one.
+    Returns:
+        (absolute path, size in bytes) of each chosen file.
     """
     sample = (*files[:: max(1, len(files) // MAX_SAMPLES)], *files[-1:])
     return tuple((absolute_path(file.path), file.stat.size_bytes) for file in sample)
@@ -64,11 +66,12 @@ def sample_files(files: Sequence[ListedInput]) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The files that workers must be able to see.
+    """Paths that the workers must be able to see.
 
     Attributes:
-        folder: The run folder, in which a file is created for them; "": none.
-        inputs: Files of the inputs, as `sample_files` returns them.
+        folder: The run folder. A file is created in it, which the workers read. "" checks no
+            folder.
+        inputs: Some input files, as `sample_files` returns them.
     """
 
     folder: str = ""
@@ -81,7 +84,7 @@ def preflight(
     """Checks the engine and its workers before a job is submitted.
 
     Raises:
-        UsageError: Something has to change first. The message contains the remedy.
+        UsageError: The engine or a worker can't run the job. The message contains the remedy.
     """
     progress.begin("preflight")
     refuse_findings(check_cluster(runner, pipeline_options(runner, beam_args)))
@@ -94,8 +97,8 @@ def preflight(
                 raise UsageError(
                     f"{role} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
                 )
-        # No job is run to ask the workers: on Dataflow it would take minutes to start, and the
-        # workers receive the code with the job.
+        # Dataflow needs no job that asks the workers: it would take minutes to start, and the
+        # workers receive the code with each job.
         return
     refuse_findings(ask_workers(runner, beam_args, probe, progress))
 
@@ -103,7 +106,7 @@ def preflight(
 def ask_workers(
     runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
 ) -> list[ClusterFinding]:
-    """Runs a short job that checks the workers, and returns the findings."""
+    """Runs a short job on the workers, and returns the findings."""
     from recordmill.transforms.probe import ProbeRequest, collect_probe_results, probe_workers
 
     text = uuid.uuid4().hex
@@ -223,7 +226,7 @@ def put_token(folder: str, text: str) -> str:
 
 
 def remove_token(token: str) -> None:
-    """Removes the file of `put_token`."""
+    """Removes the file that `put_token` has written."""
     if token and is_remote(token):
         remove_objects(token.rpartition("/")[0], [_TOKEN])
     elif token:
@@ -243,9 +246,9 @@ def doctor(
     """Checks an engine, its workers, the inputs and OUT.
 
     Args:
-        inputs: The inputs, as for `build`. If there are none, inputs are not checked.
-        out: The output folder, as for `build`. If None, it is not checked. A folder that is created
-            for the check is removed.
+        inputs: The inputs, as for `build`. () checks no inputs.
+        out: The output folder, as for `build`. None checks no output folder. If the folder does not
+            exist, it is created for the check and removed again.
         runner: The Beam runner of the engine.
         beam_args: Flags for Beam and the job server.
         overwrite: True if OUT may contain a data set.
@@ -253,7 +256,7 @@ def doctor(
             limit, which is 64 at first.
 
     Returns:
-        The findings, good and bad. `finding.ok` is False if `finding.remedy` has to be applied.
+        The findings. If `finding.ok` is False, apply `finding.remedy`.
 
     Raises:
         UsageError: No runner is given.
@@ -274,7 +277,7 @@ def doctor(
         folder, path, out_finding = _check_out(parse_output_path(out), overwrite)
         findings.append(out_finding)
     try:
-        # A job can only run if the engine itself is fine.
+        # the workers are asked by a job, which needs a working engine
         if all(finding.ok for finding in findings if finding.what not in ("INPUT", "OUT")):
             findings += ask_workers(runner, beam_args, ProbeResult(path, samples), Progress())
     finally:
@@ -303,13 +306,15 @@ def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Cluste
     """Checks that OUT can be written to.
 
     Returns:
-        (folder of a run or None, its path or "", finding).
+        Three values: a run folder on a disk, which the caller closes, or None. The path of the run
+        folder, on a disk or in a store, or "". The finding.
     """
     folder = None
     try:
         base = check_output_folder(out, overwrite)
         if is_remote(out):
-            # Entering it checks that the store accepts writes, and conditional ones.
+            # The `with` block raises an error unless the store accepts writes and conditional
+            # writes.
             with StoreRun(out, uuid.uuid4().hex[:12]) as run:
                 path = join(out, run.folder_name)
         else:
@@ -324,7 +329,10 @@ def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Cluste
 
 
 def _make_out_finding(problem: str) -> ClusterFinding:
-    """Returns the finding for a message with a problem of OUT and its remedy, after a semicolon."""
+    """Returns the finding about OUT for an error message.
+
+    A semicolon separates the problem from its remedy.
+    """
     template = problem.template if isinstance(problem, Message) else problem
     fields = problem.fields if isinstance(problem, Message) else {}
     detail, _, remedy = (

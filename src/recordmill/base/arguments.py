@@ -21,11 +21,11 @@ _T = TypeVar("_T")
 
 
 def suggest_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorates a function to explain wrong arguments.
+    """Decorates a function so that errors explain wrong arguments.
 
-    An unknown keyword is a TypeError that suggests a known one. If the function fails with an
-    error of Python, and the type of an argument does not fit its annotation, the error names that
-    argument. Arguments are not checked in advance, so messages of the function itself come first.
+    An unknown keyword is a TypeError that suggests a similar one. Types are checked only after the
+    function has failed with an error of Python: if an argument does not fit its annotation, a
+    WrongTypeError names it. So the function's own messages come first.
 
     >>> def wait(*, seconds: int = 0) -> int:
     ...     return seconds + 1
@@ -42,7 +42,7 @@ def suggest_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def suggest_fields(target: type[_T]) -> type[_T]:
-    """Decorates a class like `suggest_keywords`, for its constructor and public methods."""
+    """Decorates the constructor and the public methods of a class with `suggest_keywords`."""
     for name, member in list(vars(target).items()):
         if isinstance(member, FunctionType) and (name[0] != "_" or name == "__init__"):
             title = target.__name__ if name == "__init__" else name
@@ -74,7 +74,7 @@ def _explain(function: Callable[_P, _T], title: str) -> Callable[_P, _T]:
 
 
 def _describe_wrong_type(function: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
-    """Returns a sentence about the first argument with a wrong type, or None."""
+    """Returns a message about the first argument of a wrong type. None if all types fit."""
     module: dict[str, Any] = getattr(function, "__globals__", {})
     names = _Names({**vars(builtins), **vars(typing), **module})
     for parameter in inspect.signature(function).parameters.values():
@@ -88,7 +88,7 @@ def _describe_wrong_type(function: Callable[..., Any], arguments: dict[str, Any]
 
 
 class _Unknown(type):
-    """Type of a name in an annotation that is imported for type checkers only."""
+    """Stands for a type in an annotation that is not imported at run time. Any value fits it."""
 
     def __getattr__(cls, name: str) -> _Unknown:
         return _Unknown(name, (), {})
@@ -103,7 +103,7 @@ class _Names(dict[str, Any]):
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Returns whether a value has the type of an annotation, or may be converted to it."""
+    """Returns whether a value has the type of an annotation, or can be converted to it."""
     kind, parts = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if annotation is Any or isinstance(annotation, _Unknown):
         return True
@@ -121,14 +121,14 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def _describe_type(annotation: Any) -> str:
-    """Returns the words for a type in messages.
+    """Returns a readable description of a type, for messages.
 
     >>> _describe_type(str | os.PathLike[str] | None), _describe_type(tuple[float, float])
     ('a path or None', 'a list of 2 numbers')
     """
     kind, parts = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if kind in _UNIONS:
-        # A path may be text, too.
+        # If paths are accepted, text is a path, so the message names only "a path".
         parts = tuple(part for part in parts if part is not str or not _has_path(parts))
         *others, last = dict.fromkeys(_describe_type(part) for part in parts)
         return f"{', '.join(others)} or {last}" if others else last
@@ -157,7 +157,8 @@ def _has_path(types: tuple[Any, ...]) -> bool:
 
 _UNIONS = (typing.Union, UnionType)
 _LISTS = (abc.Sequence, abc.Iterable, list, tuple)
-# By type: whether a value fits, and words for messages. Functions convert scalars of NumPy.
+# By type: (function that returns whether a value fits, description). Scalars of NumPy fit, because
+# the functions convert them.
 _CHECKS: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     str: (lambda value: isinstance(value, str), "text"),
     int: (lambda value: _is_whole(value), "a whole number"),

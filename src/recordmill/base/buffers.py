@@ -1,8 +1,8 @@
 """Memory for large arrays from Arrow's pool, and names for the types of arrays.
 
-`numpy.empty` returns freed memory to the system, and the first access to a new page costs about a
-microsecond. This is more than decoding the data of that page takes: it was half of the decoder's
-time. Arrow's pool reuses its pages. `pyarrow.total_allocated_bytes()` counts this memory.
+NumPy returns the memory of a large array to the system. The first access to each new page then
+takes about a microsecond, which is more than decoding the data of the page: it was half of the
+decoder's time. Arrow's pool reuses its pages. `pyarrow.total_allocated_bytes()` counts the memory.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-# 64 KiB: the C library reuses smaller blocks by itself, and faster than the pool.
+# 64 KiB. The C library reuses smaller blocks itself, and is faster than the pool.
 _MIN_POOL_BYTES = 64 << 10
-# 1 MiB: the pool reuses smaller buffers before it returns them to the system.
+# 1 MiB. The pool reuses smaller buffers itself, before it returns them to the system.
 _MIN_REUSABLE_BYTES = 1 << 20
-# 128 MiB: enough for the few batches that are in flight while a trainer is fed.
+# 128 MiB. Enough for the few batches that exist at the same time during training.
 _MAX_IDLE_BYTES = 128 << 20
-# Returns the free memory of the C library to the system. Only glibc has this function. After a
-# block of up to 32 MiB was freed, glibc keeps free blocks of that size, for example 27 MiB after
-# the classes of a build were counted.
+# Returns the free memory of the C library to the system. Only glibc has this function. glibc keeps
+# freed blocks of up to 32 MiB: 27 MiB, for example, after the classes of a build are counted.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-# Idle buffers by address, the latest last. Each single operation on a dict is atomic, so no lock.
+# Idle buffers by address, the newest last. Each operation on a dict is atomic, so no lock is
+# needed.
 _idle_buffers: dict[int, pa.Buffer] = {}
 
 
 def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns an uninitialised, writable, C-contiguous array.
 
-    An array of 64 KiB or more comes from Arrow's pool. Its memory returns to the pool after the
-    last reference is gone.
+    The memory of an array of 64 KiB or more comes from Arrow's pool, and returns to it with the
+    last reference.
     """
     numpy_dtype = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
@@ -49,28 +49,29 @@ def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[
 
 
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an uninitialised array and keeps its memory for later arrays.
+    """Returns an uninitialised array. Its memory is kept for later arrays.
 
-    Use it for arrays that the caller passes on and allocates again and again, such as the arrays of
-    batches. After the last reference to a large array is gone, in any thread, its memory is kept
-    for the next array of about this size. Arrow's pool would return it to the system within
-    milliseconds. New pages took two fifths of the time while TensorFlow was fed.
+    Use it for arrays that are allocated again and again and are passed to a consumer, such as those
+    of batches. When the last reference to a large array is gone, in any thread, its memory becomes
+    idle, and the next array of about this size takes it. Without this, Arrow's pool would return
+    the memory to the system within milliseconds. New pages took two fifths of the time while
+    TensorFlow was fed.
 
-    At most 128 MiB are kept, or a single larger array, until `drop_reusable` is called. The oldest
-    memory is dropped first.
+    At most 128 MiB are idle, or one larger buffer. The oldest memory is dropped first.
+    `drop_reusable` drops all of it.
     """
     numpy_dtype = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
     if size < _MIN_REUSABLE_BYTES:
         return allocate(shape, numpy_dtype)
     block = np.frombuffer(_take_idle_buffer(size), np.uint8)
-    # Every view keeps `block` alive, so the buffer becomes idle when the last view is gone.
+    # each view keeps `block` alive, so it is finalized after the last view is gone
     weakref.finalize(block, _keep_idle, block.base).atexit = False
     return block[:size].view(numpy_dtype).reshape(shape)
 
 
 def drop_reusable() -> None:
-    """Releases the idle memory that `allocate_reusable` keeps."""
+    """Drops the idle memory of `allocate_reusable`."""
     _idle_buffers.clear()
 
 
@@ -89,8 +90,8 @@ def _take_idle_buffer(size: int) -> pa.Buffer:
 
 
 def _keep_idle(buffer: pa.Buffer) -> None:
-    """Keeps an idle buffer for later, and drops older buffers above the limit."""
-    # The new buffer always stays. Older ones share the rest of the limit, the latest first.
+    """Keeps a buffer for later arrays, and drops older buffers above the limit."""
+    # The new buffer is always kept. The newest of the others are kept up to the rest of the limit.
     remaining_bytes = _MAX_IDLE_BYTES - buffer.size
     for address, idle_buffer in reversed(list(_idle_buffers.items())):
         remaining_bytes -= idle_buffer.size
@@ -109,13 +110,13 @@ def allocate_filled(
 
 
 def to_offsets(lengths: npt.ArrayLike) -> Int64s:
-    """Returns the offsets of consecutive items: where each begins, and where the last one ends.
+    """Returns the offset of each of consecutive items, and the end of the last one.
 
     >>> to_offsets([2, 0, 3]).tolist()
     [0, 2, 2, 5]
 
     Args:
-        lengths: The length of each item, [items].
+        lengths: [items]. Length of each item.
 
     Returns:
         int64 [items + 1].
@@ -124,14 +125,14 @@ def to_offsets(lengths: npt.ArrayLike) -> Int64s:
 
 
 def release_unused(*, heap: bool = False) -> None:
-    """Returns unused memory of this process to the system.
+    """Returns memory that no array uses to the system.
 
-    This is the memory of Arrow's pool and of `allocate_reusable` that no array uses. Call it at the
-    end of a stage, because the next stage needs arrays of other sizes.
+    It returns the free memory of Arrow's pool and of `allocate_reusable`. Call it at the end of a
+    stage, because the next stage needs arrays of other sizes.
 
     Args:
-        heap: Also returns the free memory of the C library. To get these pages again costs as much
-            time as to return them.
+        heap: Also returns the free memory of the C library. Returning it takes time, and so does
+            getting new pages later.
     """
     drop_reusable()
     pa.default_memory_pool().release_unused()

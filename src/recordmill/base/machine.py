@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import resource  # imported early: later there may be no memory to load it
+import resource  # not imported on demand, because there may be no memory left to load it
 from enum import Enum
 from pathlib import Path
 
-# 2 GiB in addition to the interpreter: a laptop can spare this much. More memory makes sorted runs
-# larger and fewer.
+# 2 GiB in addition to the memory of the interpreter, which a laptop has available. With more
+# memory, sorted runs are larger, so there are fewer of them.
 DEFAULT_MEMORY_BYTES = 2 << 30
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-# The quota of cgroup v2. A container sees its own quota at this path.
+# CPU quota of cgroup v2. A container finds its own quota at this path.
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -21,7 +21,7 @@ _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 def core_count() -> int:
     """Returns the number of processors that this process may use, at least 1.
 
-    This is the affinity mask, limited by the CPU quota of a container. The result is cached.
+    The affinity mask and the CPU quota of a container limit it. The result is cached.
     """
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -31,9 +31,9 @@ def core_count() -> int:
 
 
 def _read_cpu_quota(path: Path) -> int | None:
-    """Returns the number of processors that a `cpu.max` file allows.
+    """Returns the number of processors that a `cpu.max` file allows, rounded up.
 
-    The content `200000 100000` allows 2. Fractions are rounded up. None means no quota.
+    For example, the content `200000 100000` allows 2. None means that there is no quota.
     """
     try:
         allowed, period = path.read_text(encoding="ascii").split()
@@ -43,9 +43,9 @@ def _read_cpu_quota(path: Path) -> int | None:
 
 
 def read_boot_id() -> str | None:
-    """Returns the boot id of the kernel, which changes when the machine is restarted.
+    """Returns the boot id of the kernel. It changes when the machine is restarted.
 
-    All containers of a machine have it in common. None on systems without one.
+    All containers of a machine have the same boot id. None if the system has no boot id.
     """
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
@@ -54,19 +54,23 @@ def read_boot_id() -> str | None:
 
 
 def descriptor_quarter(minimum: int, maximum: int) -> int:
-    """Returns a quarter of the files that this process may open, from `minimum` to `maximum`.
+    """Returns a quarter of the files that this process may open.
 
-    The other descriptors are for sockets, outputs and other files of the process.
+    The rest is for sockets, outputs and other files of the process.
+
+    Args:
+        minimum: Smallest result.
+        maximum: Largest result. Also the result if the number of open files is unlimited.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return maximum if limit == resource.RLIM_INFINITY else min(max(limit // 4, minimum), maximum)
 
 
 class SystemLimit(Enum):
-    """A resource of the system that ran out.
+    """A limit of the system that a process has reached.
 
-    LIBRARY means that a shared library could not be loaded, most likely because the address space
-    is limited.
+    LIBRARY means that a shared library can't be loaded, usually because the address space is
+    limited.
     """
 
     MEMORY = "memory"
@@ -75,14 +79,14 @@ class SystemLimit(Enum):
 
 
 def exhausted_limit(error: Exception) -> SystemLimit | None:
-    """Returns the system limit that caused an exception, if any."""
+    """Returns the system limit that has caused an exception, or None."""
     if isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM
     ):
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
-    # Without a limit of the address space an ImportError has an ordinary cause.
+    # If the address space is not limited, an ImportError has another cause.
     is_space_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if "failed to map segment" in str(error) or (is_space_limited and _is_load_failure(error)):
         return SystemLimit.LIBRARY
@@ -90,8 +94,8 @@ def exhausted_limit(error: Exception) -> SystemLimit | None:
 
 
 def _is_load_failure(error: Exception) -> bool:
-    """Returns whether a library that could not be loaded may have caused the error."""
-    # Some packages continue without a part that they could not load, and fail when it is used.
+    """Returns whether the cause of an error may be a library that can't be loaded."""
+    # Some packages ignore a part that can't be loaded, and raise AttributeError when it is used.
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
     return isinstance(error, ImportError | SystemError) and not isinstance(

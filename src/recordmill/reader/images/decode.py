@@ -188,10 +188,15 @@ class EncodedImage:
 
 
 def _find_photo_orientation(photo: Pixels, height: int, width: int) -> int:
-    """Returns the EXIF orientation of a photo, for its mask of this size.
+    """Returns the EXIF orientation of the photo of a mask.
 
-    The result is 1 if the stored photo has another size than the mask, or is damaged. The damage is
-    reported when the photo itself is decoded.
+    The result is 1 if the photo and the mask are not stored in the same size, or if the photo is
+    damaged. The damage is reported when the photo itself is decoded.
+
+    Args:
+        photo: The encoded photo.
+        height: Height of the stored mask.
+        width: Width of the stored mask.
     """
     try:
         header = check_structure(photo, MAX_DECODED_PIXELS)
