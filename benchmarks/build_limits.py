@@ -21,7 +21,7 @@ def limit(kind: str, source: str, out: str) -> Work:
     import pyarrow.csv
     import pyarrow.json
 
-    from recordmill.base.machine import core_count
+    from recordmill.base.machine import count_cores
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
     from recordmill.building.sorted_run import gather_frames
@@ -30,7 +30,7 @@ def limit(kind: str, source: str, out: str) -> Work:
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.storage.digest import Digest
 
-    threads = core_count()
+    threads = count_cores()
     key0, key1 = (np.array([half], np.uint64) for half in derive_key(0, b"limit"))
 
     def schema_of(table: pa.Table) -> Schema:
@@ -110,7 +110,7 @@ def limit_images(source: str, out: str) -> Work:
     import numpy as np
     import pyarrow as pa
 
-    from recordmill.base.machine import core_count
+    from recordmill.base.machine import count_cores
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
     from recordmill.records.example.encode import encode
@@ -120,7 +120,7 @@ def limit_images(source: str, out: str) -> Work:
     from recordmill.storage.digest import Digest
     from recordmill.storage.files import read_range
 
-    threads = core_count()
+    threads = count_cores()
     key0, key1 = (np.array([half], np.uint64) for half in derive_key(0, b"limit"))
     dtypes = {"image": "bytes", "height": "int64", "width": "int64", "label": "int64"}
     schema = Schema(tuple(Feature(name, dtype) for name, dtype in dtypes.items()))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.building.plan import choose_dataset_name
 from recordmill.building.record_keys import KeyOptions, parse_split_at, parse_splits
 from recordmill.building.shard_boundaries import ShardOptions
@@ -169,4 +169,4 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
         threads: The requested number. None and 0 mean one thread per core.
         memory_bytes: The memory of the build.
     """
-    return min(threads or core_count(), memory_bytes // _THREAD_BYTES)
+    return min(threads or count_cores(), memory_bytes // _THREAD_BYTES)

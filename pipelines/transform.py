@@ -17,7 +17,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
 from recordmill.base.local_value import LocalValue
-from recordmill.base.machine import exhausted_limit
+from recordmill.base.machine import find_exhausted_limit
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
@@ -390,7 +390,7 @@ def _hide_values(fit: FitOrigin) -> Iterator[None]:
     except Exception as error:
         # TensorFlow raises errors of operations as OSError, too; those name a node of the graph.
         is_system = isinstance(error, OSError) and not _GRAPH_NODE.search(str(error))
-        if is_system or exhausted_limit(error) is not None:
+        if is_system or find_exhausted_limit(error) is not None:
             raise
         raise DataError(_explain_failure(error, fit)) from None
 

@@ -37,10 +37,10 @@ def test_core_count_and_threads_of_commands_respect_affinity_and_quota(
     (tmp_path / "cpu.max").write_text(quota)
     monkeypatch.setattr(machine, "_CPU_QUOTA_FILE", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
-    machine.core_count.cache_clear()
+    machine.count_cores.cache_clear()
     try:
-        assert machine.core_count() == count
+        assert machine.count_cores() == count
         assert make_options("out", memory="16GiB").threads == count
         assert choose_threads(0, 16 << 30) == count
     finally:
-        machine.core_count.cache_clear()
+        machine.count_cores.cache_clear()

@@ -17,7 +17,7 @@ from kit.runs import run_python
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.machine import SystemLimit, exhausted_limit
+from recordmill.base.machine import SystemLimit, find_exhausted_limit
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -235,10 +235,10 @@ def test_library_that_cannot_be_loaded_is_reported(
 ) -> None:
     import resource
 
-    assert exhausted_limit(error) is None
+    assert find_exhausted_limit(error) is None
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
-    assert exhausted_limit(error) is SystemLimit.LIBRARY
-    assert exhausted_limit(ModuleNotFoundError("No module named 'x'")) is None
+    assert find_exhausted_limit(error) is SystemLimit.LIBRARY
+    assert find_exhausted_limit(ModuleNotFoundError("No module named 'x'")) is None
 
 
 @pytest.mark.sweep

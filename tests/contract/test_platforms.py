@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rooms import ROOT
 
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.storage.stores.local import reserve_space
 
 # Names of Python's modules that Linux has and macOS lacks, by the documentation of Python 3.10 to
@@ -135,5 +135,5 @@ def test_cores_are_counted_without_sched_getaffinity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    core_count.cache_clear()
-    assert 1 <= core_count() <= (os.cpu_count() or 1)
+    count_cores.cache_clear()
+    assert 1 <= count_cores() <= (os.cpu_count() or 1)

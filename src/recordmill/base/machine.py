@@ -18,7 +18,7 @@ _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 
 @functools.cache
-def core_count() -> int:
+def count_cores() -> int:
     """Returns the number of processors that this process may use, at least 1.
 
     The affinity mask and the CPU quota of a container limit it. The result is cached.
@@ -53,7 +53,7 @@ def read_boot_id() -> str | None:
         return None
 
 
-def descriptor_quarter(minimum: int, maximum: int) -> int:
+def limit_descriptors(minimum: int, maximum: int) -> int:
     """Returns a quarter of the files that this process may open.
 
     The rest is for sockets, outputs and other files of the process.
@@ -78,7 +78,7 @@ class SystemLimit(Enum):
     THREADS = "threads"
 
 
-def exhausted_limit(error: Exception) -> SystemLimit | None:
+def find_exhausted_limit(error: Exception) -> SystemLimit | None:
     """Returns the system limit that has caused an exception, or None."""
     if isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM

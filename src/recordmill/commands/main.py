@@ -273,7 +273,7 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
             then end without cleanup, because the destructors of TensorFlow could wait forever.
     """
     from recordmill.base.errors import RecordmillError, UsageError
-    from recordmill.base.machine import exhausted_limit
+    from recordmill.base.machine import find_exhausted_limit
 
     try:
         with _warnings_as_notes():
@@ -289,7 +289,7 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if (reached := exhausted_limit(error)) is not None:
+        if (reached := find_exhausted_limit(error)) is not None:
             code = _report_error(_LIMIT_MESSAGES[reached.value], args.failure_code, args)
             # When memory runs out, TensorFlow keeps its locks, and its destructors wait for them.
             # So the process ends without running destructors.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES, count_cores
 from recordmill.base.option_names import available_names, option
 from recordmill.exporting.file_layout import check_layout, choose_layout
 from recordmill.exporting.infer_conversions import (
@@ -556,7 +556,7 @@ def choose_threads(threads: int, memory_bytes: int) -> int:
     Raises:
         UsageError: The memory is too small even for one thread.
     """
-    requested = threads or core_count()
+    requested = threads or count_cores()
     max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if max_threads < 1:
         raise UsageError(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.base.machine import exhausted_limit
+from recordmill.base.machine import find_exhausted_limit
 from recordmill.storage.folders import list_names_if_present
 
 # Name of an operation that marks the result of a declared step: column number and result.
@@ -49,7 +49,7 @@ def load_graph(folder: str) -> Any:
     except Exception as error:
         # For a damaged model TensorFlow raises all kinds of errors: KeyError, IndexError, OpError.
         # An exhausted limit of the machine says nothing about the model.
-        if exhausted_limit(error) is not None:
+        if find_exhausted_limit(error) is not None:
             raise
         reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][
             :250

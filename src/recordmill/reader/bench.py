@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.stages import measure_stages
@@ -108,7 +108,7 @@ class BenchResult:
             return _WAIT_ADVICE[self.consumer]
         threads = (
             Message("use more {threads}", threads=option("threads"))
-            if self.threads < core_count()
+            if self.threads < count_cores()
             else "use more cores"
         )
         fewer = (

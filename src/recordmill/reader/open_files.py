@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataWarning, UsageError
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.base.option_names import option
 from recordmill.base.sizes import to_whole_number
 from recordmill.base.threads import thread_map
@@ -122,7 +122,7 @@ class OpenFiles:
         )
 
     def __post_init__(self) -> None:
-        self.threads = to_whole_number(self.threads, "threads", 0) or core_count()
+        self.threads = to_whole_number(self.threads, "threads", 0) or count_cores()
 
     @property
     def files(self) -> RecordFiles:

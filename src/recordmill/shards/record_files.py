@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 
 from recordmill.base.buffers import Int64s, allocate
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.base.stages import time_stage
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import (
@@ -80,7 +80,7 @@ class RecordFiles(Sequence[TFRecordFile]):
 
         The first access counts the records of files without a manifest.
         """
-        return self.count_records(core_count()) if self._ends is None else self._ends
+        return self.count_records(count_cores()) if self._ends is None else self._ends
 
     @property
     def is_counted(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.machine import core_count
+from recordmill.base.machine import count_cores
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
@@ -150,7 +150,7 @@ def verify(
             )
             if catalog.manifest is not None:
                 counters.total = sum(catalog.manifest.records.values())
-            shard_problems = thread_map(check, catalog.files, threads or core_count())
+            shard_problems = thread_map(check, catalog.files, threads or count_cores())
             problems = [problem for one_shard in shard_problems for problem in one_shard]
             problems += [
                 Problem(path, "", "is missing; the names of the other shards count it")

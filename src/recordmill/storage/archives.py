@@ -37,7 +37,7 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.machine import descriptor_quarter
+from recordmill.base.machine import limit_descriptors
 from recordmill.base.magic import FORMAT_HEAD_BYTES, needs_random_access
 from recordmill.base.progress import Progress
 from recordmill.base.threads import ForkSafeLock
@@ -405,7 +405,7 @@ def _open_decompressed(
             file = _decompress(path, blocks)
         _decompressed_files[path] = archive_stat, file
         # Readers have a descriptor of their own, so a dropped file stays readable for them.
-        while len(_decompressed_files) > descriptor_quarter(
+        while len(_decompressed_files) > limit_descriptors(
             _MIN_DECOMPRESSED_FILES, _MAX_DECOMPRESSED_FILES
         ):
             _decompressed_files.popitem(last=False)

@@ -21,7 +21,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
-from recordmill.base.machine import descriptor_quarter
+from recordmill.base.machine import limit_descriptors
 from recordmill.base.option_names import option
 from recordmill.storage import archives
 from recordmill.storage.direct_io import DISK_FULL_ERRNOS
@@ -412,7 +412,7 @@ def _changed_error(planned_stat: Stat, current_stat: Stat, source: str) -> DataE
 
 
 # Slots for arrays from `map_file`, or views of them.
-MAPPED_FILES = LruLimit(descriptor_quarter(_MIN_MAPPED_FILES, _MAX_MAPPED_FILES))
+MAPPED_FILES = LruLimit(limit_descriptors(_MIN_MAPPED_FILES, _MAX_MAPPED_FILES))
 
 
 def release_mapped_pages() -> None:
