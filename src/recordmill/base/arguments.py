@@ -88,7 +88,7 @@ def _describe_wrong_type(function: Callable[..., Any], arguments: dict[str, Any]
 
 
 class _Unknown(type):
-    """Stands for a type in an annotation that is not imported at run time. Any value fits it."""
+    """A name in an annotation that is not imported at run time. Any value fits it."""
 
     def __getattr__(cls, name: str) -> _Unknown:
         return _Unknown(name, (), {})
@@ -103,7 +103,7 @@ class _Names(dict[str, Any]):
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Returns whether a value has the type of an annotation, or can be converted to it."""
+    """Returns whether a value fits an annotation, or can be converted to it."""
     kind, parts = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if annotation is Any or isinstance(annotation, _Unknown):
         return True

@@ -51,10 +51,10 @@ def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns an uninitialised array. Its memory is kept for later arrays.
 
-    Use it for arrays that are allocated again and again and are passed to a consumer, such as those
-    of batches. When the last reference to a large array is gone, in any thread, its memory becomes
-    idle, and the next array of about this size takes it. Without this, Arrow's pool would return
-    the memory to the system within milliseconds. New pages took two fifths of the time while
+    Use it for arrays that are allocated again and again and are passed to a consumer, such as
+    arrays of batches. When the last reference to a large array is gone, in any thread, its memory
+    becomes idle, and the next array of about this size takes it. Without this, Arrow's pool would
+    return the memory to the system within milliseconds. New pages took two fifths of the time while
     TensorFlow was fed.
 
     At most 128 MiB are idle, or one larger buffer. The oldest memory is dropped first.
@@ -110,7 +110,7 @@ def allocate_filled(
 
 
 def to_offsets(lengths: npt.ArrayLike) -> Int64s:
-    """Returns the offset of each of consecutive items, and the end of the last one.
+    """Returns the offsets of consecutive items, and the end of the last one.
 
     >>> to_offsets([2, 0, 3]).tolist()
     [0, 2, 2, 5]

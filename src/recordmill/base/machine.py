@@ -33,7 +33,7 @@ def count_cores() -> int:
 def _read_cpu_quota(path: Path) -> int | None:
     """Returns the number of processors that a `cpu.max` file allows, rounded up.
 
-    For example, the content `200000 100000` allows 2. None means that there is no quota.
+    For example, the content `200000 100000` allows 2. None means no quota.
     """
     try:
         allowed, period = path.read_text(encoding="ascii").split()
@@ -94,7 +94,7 @@ def find_exhausted_limit(error: Exception) -> SystemLimit | None:
 
 
 def _is_load_failure(error: Exception) -> bool:
-    """Returns whether the cause of an error may be a library that can't be loaded."""
+    """Returns whether a library that can't be loaded may be the cause."""
     # Some packages ignore a part that can't be loaded, and raise AttributeError when it is used.
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
