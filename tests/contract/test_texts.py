@@ -148,5 +148,17 @@ def test_decision_of_architecture_names_existing_test_files() -> None:
             assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
 
 
+def test_answers_of_architecture_name_existing_code() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.partition("## Where to look")[2].partition("\n## ")[0]
+    places = re.findall(r"`([\w/]+\.py)`(?:: `([\w.]+)`)?", section)
+    assert len(places) > 15
+    for path, name in places:
+        folder = ROOT if path.startswith("pipelines/") else ROOT / "src" / "recordmill"
+        code = (folder / path).read_text(encoding="utf-8")
+        for part in filter(None, name.split(".")):
+            assert re.search(rf"(def|class) {part}\b", code), (path, part)
+
+
 def test_page_of_promises_is_parsed() -> None:
     assert len(PROMISES) > 50
