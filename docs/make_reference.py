@@ -176,12 +176,14 @@ def _is_training(call: Call) -> bool:
 
 
 def _keyword_class(call: Call) -> str:
-    name = f"{call.name.title().replace('_', '')}Keywords"
+    title = call.name if call.name[0].isupper() else call.name.title().replace("_", "")
     lines = [
         f'    {option.name}: {option.keyword_type}\n    """{_describe(option)}."""\n'
         for option in call.keywords
     ]
-    head = f'class {name}(TypedDict, total=False):\n    """The options of `{call.name}`."""\n'
+    head = (
+        f'class {title}Keywords(TypedDict, total=False):\n    """The options of `{call.name}`."""\n'
+    )
     return f"\n\n{head}\n{''.join(lines)}"
 
 

@@ -13,17 +13,16 @@ from typing import Any
 
 from recordmill.base.machine import count_cores
 from recordmill.building.plan import choose_dataset_name
-from recordmill.building.record_keys import KeyOptions, parse_split_at, parse_splits
 from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.options.build import (
     BuildDescription,
-    BuildOrder,
     BuildRecords,
     BuildRunOptions,
     BuildShards,
     BuildTransform,
 )
 from recordmill.options.calls import Values
+from recordmill.options.order import BuildOrder
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
@@ -46,7 +45,6 @@ class BuildOptions:
         values: The parsed options.
         schema: The schema of the records, or None to infer it.
         may_lack: Features of the schema that the inputs need not have.
-        order: The options for keys and splits.
         shards: The options for the number and size of shards.
         name: The name of the data set.
         budget: The number of rejects that are allowed.
@@ -60,7 +58,6 @@ class BuildOptions:
     values: Values
     schema: Schema | None
     may_lack: frozenset[str]
-    order: KeyOptions
     shards: ShardOptions
     name: str
     budget: RejectBudget
@@ -73,6 +70,11 @@ class BuildOptions:
     def records(self) -> BuildRecords:
         """The options of the records."""
         return self.values[BuildRecords]
+
+    @property
+    def order(self) -> BuildOrder:
+        """The options of keys and splits."""
+        return self.values[BuildOrder]
 
     @property
     def run(self) -> BuildRunOptions:
@@ -110,23 +112,12 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         TypeError: There is no such option.
     """
     values = Values("build", options)
-    records, order, shards = values[BuildRecords], values[BuildOrder], values[BuildShards]
+    records, shards = values[BuildRecords], values[BuildShards]
     transform, run = values[BuildTransform], values[BuildRunOptions]
     return BuildOptions(
         values=values,
         schema=load_schema(records.schema),
         may_lack=frozenset(),
-        order=KeyOptions(
-            seed=order.seed,
-            split_seed=order.split_seed,
-            shuffle=order.shuffle,
-            key=order.key,
-            split_by=order.split_by,
-            splits=parse_splits(order.splits),
-            stratify=order.stratify,
-            split_column=order.split_column,
-            split_at=parse_split_at(order.split_at),
-        ),
         shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
         name=choose_dataset_name(shards.name, out),
         budget=RejectBudget.parse(records.max_rejects),
@@ -137,7 +128,9 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         transform_from=None
         if transform.transform_from is None
         else parse_output_path(transform.transform_from),
-        description=Description.of(vars(values[BuildDescription])),
+        description=Description(
+            **{name: text or "" for name, text in vars(values[BuildDescription]).items()}
+        ),
     )
 
 

@@ -13,13 +13,14 @@ from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import parsed_cache_bytes
-from recordmill.options.build import BuildInputs, BuildOrder
+from recordmill.options.build import BuildInputs
 from recordmill.options.calls import (
     MEMORY_INPUTS,
     applicable_kinds,
     check_applicable,
     is_local,
 )
+from recordmill.options.order import BuildOrder
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
 from recordmill.schemas.feature import EXAMPLE, Schema
@@ -137,9 +138,8 @@ def _list_parser_files(
     Raises:
         UsageError: One of the options is for certain kinds of input only.
     """
-    order = settings.values[BuildOrder]
     for name in settings.values.kind_options:
-        if name in order.OPTIONS:
+        if name in BuildOrder.OPTIONS:
             continue  # `split_from`, which applies to all files
         raise UsageError(
             "{option} is for files that recordmill parses itself, not for {parser}",
@@ -147,7 +147,7 @@ def _list_parser_files(
             parser=option("parser"),
         )
     layout = read_layout(
-        listing.files, listing.roots, split_from=order.split_from, class_from=NO_LAYOUT
+        listing.files, listing.roots, split_from=settings.order.split_from, class_from=NO_LAYOUT
     )
     notes = (*listing.notes, *layout.notes)
     return listing.files.with_splits(layout.splits), notes

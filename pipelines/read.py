@@ -205,12 +205,12 @@ def read(
     started = time.monotonic()
     out = parse_output_path(out)
     settings = make_settings(**options)
-    limit_requests(settings.storage_requests)
-    if settings.runner is not None:
-        check_runner(settings.runner, settings.beam_args)
+    limit_requests(settings.run.storage_requests)
+    if settings.run.runner is not None:
+        check_runner(settings.run.runner, settings.run.beam_args)
     counters = to_progress(progress)
     with (
-        limit_block_memory(settings.memory_bytes),
+        limit_block_memory(settings.run.memory),
         completion_notice(out) as completion_checks,
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
@@ -227,7 +227,7 @@ def read(
             started,
         )
         try:
-            return _read_in_new_run(call, may_guess=settings.runner is None)
+            return _read_in_new_run(call, may_guess=settings.run.runner is None)
         except _WrongGuessError:
             return _read_in_new_run(call, may_guess=False)
 
@@ -277,7 +277,7 @@ def _read_in_new_run(call: _ReadCall, may_guess: bool) -> ReadResult:
         plan, folder, finished = _plan_or_resume(
             call, folder, allow_guess=may_guess and not has_stopped_read(folder.out)
         )
-        if call.settings.runner is not None:
+        if call.settings.run.runner is not None:
             job_folder = _make_job_folder(folder, call.out, call.settings)
         return _convert_and_publish(call, plan, folder, base, finished, job_folder)
     except DataError as error:
@@ -377,18 +377,22 @@ def _plan_or_resume(
         schema=settings.schema,
         threads=settings.threads,
         allow_guess=allow_guess,
-        memory_bytes=settings.memory_bytes,
+        memory_bytes=settings.run.memory,
     )
     # The budget may be a share of the records, whose number is known only now.
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
-    if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
+    if (
+        settings.run.runner is not None
+        and not is_local(settings.run.runner)
+        and settings.run.preflight
+    ):
         probe = ProbeResult(
             _make_job_folder(folder, call.out, settings).run_path(), sample_files(plan.files)
         )
-        preflight(settings.runner, settings.beam_args, probe, progress)
+        preflight(settings.run.runner, settings.run.beam_args, probe, progress)
     progress.begin("resume")
-    folder, finished = resume_read(folder, plan, uses_engine=settings.runner is not None)
-    if finished is not None and settings.runner is not None:
+    folder, finished = resume_read(folder, plan, uses_engine=settings.run.runner is not None)
+    if finished is not None and settings.run.runner is not None:
         from recordmill.pipelines.read_beam import find_worker_tasks
 
         finished = replace(
@@ -425,7 +429,7 @@ def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int
         (run folder, base). `base` is the newest generation in the store, or 0 on a disk.
     """
     if not is_remote(out):
-        uses_engine = settings.runner is not None and not is_local(settings.runner)
+        uses_engine = settings.run.runner is not None and not is_local(settings.run.runner)
         return begin_publication(out, settings.overwrite, uses_engine), 0
     return begin_store_publication(out, settings.overwrite)
 
@@ -438,11 +442,13 @@ def _make_job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> Job
     """
     from recordmill.building.workers.shared_files import JobFolder
 
-    is_shared = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
+    is_shared = (
+        is_remote(out) and settings.run.runner is not None and not is_local(settings.run.runner)
+    )
     return JobFolder(
         out if is_shared else os.path.abspath(folder.out),
         folder.id,
-        settings.storage_requests,
+        settings.run.storage_requests,
     )
 
 
@@ -473,7 +479,7 @@ def _make_publication(
         return DiskPublication(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
         return StorePublication(run, folder, base)
-    uploads = make_uploads(plan, folder, out, finished, settings.threads, settings.memory_bytes)
+    uploads = make_uploads(plan, folder, out, finished, settings.threads, settings.run.memory)
     return StorePublication(uploads.run, folder, base, open_uploads.enter_context(uploads))
 
 
@@ -494,13 +500,13 @@ def run_tasks(
     Returns:
         The counts of all outputs, finished ones included.
     """
-    if settings.runner is not None:
+    if settings.run.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
         assert job_folder is not None
         return run_on_beam(plan, settings, folder, progress, job_folder, finished)
     plan, concurrent_tasks = share_memory(
-        plan, len(plan.tasks), settings.threads, settings.memory_bytes
+        plan, len(plan.tasks), settings.threads, settings.run.memory
     )
     threads = max(1, settings.threads // concurrent_tasks)
 
@@ -658,7 +664,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """
     settings = make_settings(**options)
     check_applicable("read", {**options, "dry_run": True})
-    memory_bytes = settings.memory_bytes
+    memory_bytes = settings.run.memory
     plan = plan_read(
         inputs,
         settings.plan,
@@ -667,7 +673,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
         memory_bytes=memory_bytes,
     )
     estimate = estimate_read(plan, read_peak_bytes(settings.threads))
-    check_memory_fits(estimate, settings.memory_bytes)
+    check_memory_fits(estimate, settings.run.memory)
     return estimate
 
 

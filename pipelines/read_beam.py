@@ -80,10 +80,10 @@ def run_on_beam(
     plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
     per_split = plan.options.output.per_split
     tasks, output = _plan_worker_tasks(plan)
-    is_local_run = is_local(settings.runner)
+    is_local_run = is_local(settings.run.runner)
     # On an engine, each element is one task, which gets all memory of its worker.
     plan, concurrent_tasks = share_memory(
-        plan, len(tasks) if is_local_run else 1, settings.threads, settings.memory_bytes
+        plan, len(tasks) if is_local_run else 1, settings.threads, settings.run.memory
     )
     threads, finished_tasks = (
         max(1, settings.threads // concurrent_tasks),
@@ -106,8 +106,8 @@ def run_on_beam(
 
     run_pipeline(
         construct,
-        settings.runner,
-        settings.beam_args,
+        settings.run.runner,
+        settings.run.beam_args,
         shared.job_folder.run_path(),
         progress,
         kind="read",

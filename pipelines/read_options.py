@@ -19,8 +19,14 @@ from recordmill.exporting.infer_conversions import (
     UnresolvedTensor,
 )
 from recordmill.exporting.plan import ReadOptions, choose_threads
-from recordmill.options import read as groups
 from recordmill.options.calls import Values
+from recordmill.options.read import (
+    ReadConversions,
+    ReadOutput,
+    ReadRunOptions,
+    ReadSchemas,
+    ReadSelection,
+)
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
 from recordmill.records.columns.decode_images import CHANNELS
@@ -133,33 +139,33 @@ def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """The checked options of a read.
+    """The checked options of a read, with values derived from them.
 
     Only `plan` determines the bytes of the outputs.
 
     Attributes:
+        values: The parsed options.
         plan: The options that determine the outputs.
         budget: The number of rejects that are allowed.
         schema: The schema of the inputs. None infers it.
-        threads: Number of threads.
-        memory_bytes: The memory of the read.
-        overwrite: Replaces existing outputs.
-        runner: The Beam runner. None reads on threads of this process.
-        beam_args: Flags for Beam and the job server.
-        preflight: Checks an engine before the job is submitted.
-        storage_requests: Maximum number of concurrent store requests, or None for the default.
+        threads: The number of threads that the memory allows.
     """
 
+    values: Values
     plan: ReadOptions
     budget: RejectBudget
     schema: Schema | None
     threads: int
-    memory_bytes: int
-    overwrite: bool
-    runner: str | None
-    beam_args: tuple[str, ...]
-    preflight: bool = True
-    storage_requests: int | None = None
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether existing outputs are replaced."""
+        return self.values[ReadOutput].overwrite
+
+    @property
+    def run(self) -> ReadRunOptions:
+        """The options of the run. Without a runner, threads of this process read."""
+        return self.values[ReadRunOptions]
 
 
 def make_settings(**options: Any) -> ReadSettings:
@@ -174,11 +180,11 @@ def make_settings(**options: Any) -> ReadSettings:
     """
     values = Values("read", options)
     request, selection, schemas = (
-        values[groups.ReadOutput],
-        values[groups.ReadSelection],
-        values[groups.ReadSchemas],
+        values[ReadOutput],
+        values[ReadSelection],
+        values[ReadSchemas],
     )
-    conversion, run = values[groups.ReadConversions], values[groups.ReadRunOptions]
+    conversion, run = values[ReadConversions], values[ReadRunOptions]
     output = find_output(request.to)
     output_options = values.plugin(output.name)
     budget = RejectBudget.parse(schemas.max_rejects)
@@ -190,7 +196,7 @@ def make_settings(**options: Any) -> ReadSettings:
     )
     plan = ReadOptions(
         to=request.to,
-        columns=_parse_columns(selection.columns),
+        columns=selection.columns,
         split=selection.split,
         limit=selection.limit,
         file_bytes=request.file_size,
@@ -212,31 +218,9 @@ def make_settings(**options: Any) -> ReadSettings:
         output_options=output_options,
     )
     return ReadSettings(
-        plan,
-        budget,
-        load_schema(schemas.schema),
-        choose_threads(run.threads or 0, run.memory),
-        run.memory,
-        request.overwrite,
-        run.runner,
-        run.beam_args,
-        run.preflight,
-        run.storage_requests,
+        values=values,
+        plan=plan,
+        budget=budget,
+        schema=load_schema(schemas.schema),
+        threads=choose_threads(run.threads or 0, run.memory),
     )
-
-
-def _parse_columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    names = (
-        tuple(name.strip() for name in columns.split(","))
-        if isinstance(columns, str)
-        else tuple(columns)
-    )
-    if not names or "" in names:
-        raise UsageError(
-            "{columns}: write names with commas between them", columns=option("columns", columns)
-        )
-    if len(set(names)) < len(names):
-        raise UsageError("{columns}: a feature is named twice", columns=option("columns", columns))
-    return names

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -123,27 +123,6 @@ class Description:
                 croissant_name=CROISSANT_NAME,
                 missing_options=join_messages(" and ", missing_options),
             )
-
-    @classmethod
-    def of(cls, texts: Mapping[str, str | None]) -> Description:
-        """Creates a description from the options of the command line.
-
-        Surrounding spaces are removed.
-
-        Args:
-            texts: The value of each option, by the name of the attribute. None if it is not set.
-
-        Raises:
-            UsageError: A text is blank. Or `url` is not valid, or texts that it requires are
-                missing.
-        """
-        for name, value in texts.items():
-            if value is not None and (not isinstance(value, str) or not value.strip()):
-                raise UsageError(
-                    "{option}: the text is empty; give a text, or leave the option out",
-                    option=option(name, value),
-                )
-        return cls(**{field.name: (texts[field.name] or "").strip() for field in fields(cls)})
 
 
 def croissant_json(

@@ -12,17 +12,16 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import DataError, Fault, UsageError
-from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import available_names, option
+from recordmill.base.option_names import available_names
 from recordmill.base.progress import Progress
-from recordmill.base.sizes import size_in_bytes, to_whole_number
+from recordmill.base.sizes import to_whole_number
 from recordmill.building.ingest import (
     IngestResult,
     KeyedChunk,
@@ -32,12 +31,7 @@ from recordmill.building.ingest import (
     update_statistics,
 )
 from recordmill.building.plan import BuildPlan, choose_dataset_name
-from recordmill.building.record_keys import (
-    DEFAULT_SPLIT,
-    KeyOptions,
-    assign_by_payload,
-    parse_splits,
-)
+from recordmill.building.record_keys import DEFAULT_SPLIT, assign_by_payload
 from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.building.sorted_run import KeyBuckets, SortedRun, SortedRunWriter
 from recordmill.building.workers.shared_files import (
@@ -47,6 +41,9 @@ from recordmill.building.workers.shared_files import (
     task_workspace,
 )
 from recordmill.building.workers.sorted_runs import SharedIngestResult, share_results
+from recordmill.options.build import BuildShards, WriteShardsOptions
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.order import BuildOrder
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.schemas.arrow import class_names_in_metadata, to_arrow
@@ -57,7 +54,6 @@ from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import ConformedBatch, conform
 from recordmill.sources.values.labels import ClassNames, with_label
-from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, parse_output_path
 from recordmill.storage.folders import absolute_path
 from recordmill.transforms import beam_types
@@ -68,6 +64,11 @@ from recordmill.transforms.build_stages import (
     increment_counters,
     pair_outputs,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import WriteShardsKeywords
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
 
@@ -235,75 +236,34 @@ class WriteShards(beam_types.PTransform):
     Args:
         out: A folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
         schema: The schema of the records.
-        label: The feature that readers return as y by default. If the schema has it as text without
-            classes, its distinct texts become the classes and its values class numbers, as in
-            `build`. This takes a pass over the collection before the shards. None means the label
-            of the schema, which stays as it is there.
-        splits: Text such as `train=0.9,validation=0.1`, or a mapping of names to fractions. None
-            puts all records into `train`.
-        split_by: The column with the split groups. Equal values stay in one split.
-        split_seed: Seed of the splits.
-        key: The column that determines the order. None means the entire record.
-        seed: Seed of the order.
-        shard_size: Size of a shard, before compression.
-        num_shards: Number of shards of each split. It excludes `shard_size`.
-        compression: The compression of the shards.
-        max_rejects: The number of rejects that are allowed, or a share such as `1%`.
-        overwrite: Whether to replace the data set in `out`.
-        name: The name of the data set. None derives it from `out`.
-        threads: Number of threads, if the pipeline runs in this process.
-        memory: The memory of each worker.
+        **options: Keywords as for `build`, which docs/reference.md describes: `label`, `splits`,
+            `split_by`, `split_seed`, `key`, `seed`, `shard_size`, `num_shards`, `compression`,
+            `name`, `max_rejects`, `overwrite`, `threads` and `memory`. Without `splits`, all
+            records are in `train`. Without `key`, the entire record determines the order.
     """
 
-    def __init__(
-        self,
-        out: str,
-        schema: Schema,
-        *,
-        label: str | None = None,
-        splits: str | Mapping[str, float] | None = None,
-        split_by: str | None = None,
-        split_seed: int = 0,
-        key: str | None = None,
-        seed: int = 0,
-        shard_size: str | int | None = None,
-        num_shards: int | None = None,
-        compression: Literal["none", "gzip"] = "none",
-        max_rejects: str | int = 0,
-        overwrite: bool = False,
-        name: str | None = None,
-        threads: int = 1,
-        memory: str | int = DEFAULT_MEMORY_BYTES,
-    ) -> None:
+    @with_keywords("WriteShards")
+    def __init__(self, out: str, schema: Schema, **options: Unpack[WriteShardsKeywords]) -> None:
         super().__init__()
+        values = Values("WriteShards", options)
+        own, shards, self.order = (
+            values[WriteShardsOptions],
+            values[BuildShards],
+            values[BuildOrder],
+        )
         self.out = absolute_path(parse_output_path(out))
-        for column in (label, key, split_by):
+        for column in (own.label, self.order.key, self.order.split_by):
             if column is not None and column not in schema:
                 raise UsageError(f"no column {column!r}; {available_names(column, schema.names)}")
-        if compression not in SHARD_SUFFIXES:
-            raise UsageError(
-                "{compression}: must be one of {shard_suffixes}",
-                compression=option("compression", compression),
-                shard_suffixes=", ".join(SHARD_SUFFIXES),
-            )
-        self.schema = schema if label is None else replace(schema, label=label)
+        self.schema = schema if own.label is None else replace(schema, label=own.label)
         # The label whose texts become classes.
-        self.text_label = label if label is not None and _is_text_feature(schema[label]) else None
-        self.order = KeyOptions(
-            to_whole_number(seed, "seed"),
-            to_whole_number(split_seed, "split_seed"),
-            key=key,
-            split_by=split_by,
-            splits=parse_splits(splits),
-        )
-        self.shards = ShardOptions.from_options(
-            shard_size, None if num_shards is None else to_whole_number(num_shards, "num_shards")
-        )
-        self.compression, self.overwrite = compression, overwrite
-        self.budget = RejectBudget.parse(max_rejects)
-        self.name = choose_dataset_name(name, self.out)
-        self.threads = to_whole_number(threads, "threads", 1)
-        self.memory_bytes = size_in_bytes(memory, "memory")
+        is_text = own.label is not None and _is_text_feature(schema[own.label])
+        self.text_label = own.label if is_text else None
+        self.shards = ShardOptions.from_options(shards.shard_size, shards.num_shards)
+        self.compression, self.overwrite = shards.compression, own.overwrite
+        self.budget = RejectBudget.parse(own.max_rejects)
+        self.name = choose_dataset_name(shards.name, self.out)
+        self.threads, self.memory_bytes = own.threads, own.memory
 
     def expand(
         self, batches: beam_types.PCollection
@@ -403,7 +363,7 @@ def start_run(options: WriteShards, class_names: ClassNames | None = None) -> Sh
         folder.release()
         run_id = folder.id
     job_folder = JobFolder(options.out, run_id)
-    split_names = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
+    split_names = tuple(name for name, _ in options.order.fractions) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
         folder=job_folder.run_path(),
         base_generation=base_generation,

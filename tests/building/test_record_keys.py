@@ -12,10 +12,10 @@ import pytest
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.record_keys import (
     KeyAssigner,
-    KeyOptions,
     encode_key_values,
     find_split_names,
 )
+from recordmill.options.order import BuildOrder, parse_splits
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
@@ -43,7 +43,7 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
 
 
 def place(
-    options: KeyOptions,
+    options: BuildOrder,
     planned: Planned,
     file: list[int],
     position: list[int],
@@ -58,7 +58,7 @@ def place(
 def test_keys_and_splits_of_version_1_are_pinned() -> None:
     # Everybody's shards depend on these: a change needs a new major version of the format.
     keys, splits = place(
-        KeyOptions(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
+        BuildOrder(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
         source("a.csv", "sub/b.csv"),
         [0, 0, 1, 1],
         [0, 1, 0, 2**40],
@@ -73,20 +73,20 @@ def test_keys_and_splits_of_version_1_are_pinned() -> None:
 
 
 def test_key_depends_on_seed_file_name_and_position_alone() -> None:
-    keys, _ = place(KeyOptions(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
+    keys, _ = place(BuildOrder(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
     assert len(set(keys)) == 3
-    assert place(KeyOptions(seed=1), source("b"), [0], [0])[0] == keys[2:]
-    assert place(KeyOptions(seed=2), source("a"), [0], [0])[0] != keys[:1]
-    assert place(KeyOptions(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
+    assert place(BuildOrder(seed=1), source("b"), [0], [0])[0] == keys[2:]
+    assert place(BuildOrder(seed=2), source("a"), [0], [0])[0] != keys[:1]
+    assert place(BuildOrder(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
 
 
 def test_keys_without_shuffle_count_records_in_input_order() -> None:
-    assert place(KeyOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
+    assert place(BuildOrder(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
         0,
         9,
         13,
     ]
-    assert KeyAssigner(KeyOptions(shuffle=False), source("a", "b")).key_limit == 20
+    assert KeyAssigner(BuildOrder(shuffle=False), source("a", "b")).key_limit == 20
 
 
 class ManyFiles:
@@ -106,7 +106,7 @@ class ManyFiles:
 def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:
     count = 10_000_000
     planned = Planned(ManyFiles(count), (Unit(0, count),))  # type: ignore[arg-type]
-    ordering = KeyAssigner(KeyOptions(shuffle=False), planned)
+    ordering = KeyAssigner(BuildOrder(shuffle=False), planned)
     file = np.array([0, 0, 1, 8_388_607, 8_388_608, count - 1], np.uint32)
     keys, _ = ordering.assign(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
     assert (np.diff(keys.astype(np.float64)) > 0).all()
@@ -115,43 +115,43 @@ def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:
         DataError, match=r"^3\.bin: has more records than the .* that .* allows for each of"
     ):
         ordering.assign(None, np.array([3], np.uint32), np.array([2**39], np.int64))
-    few = KeyAssigner(KeyOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
+    few = KeyAssigner(BuildOrder(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
     assert few.assign(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [
         2**40 + 4
     ]
 
 
 def test_key_bits_keep_the_leading_bits() -> None:
-    full, _ = place(KeyOptions(), source("a"), [0] * 50, list(range(50)))
-    masked, _ = place(KeyOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
+    full, _ = place(BuildOrder(), source("a"), [0] * 50, list(range(50)))
+    masked, _ = place(BuildOrder(key_bits=8), source("a"), [0] * 50, list(range(50)))
     assert masked == [key >> 56 << 56 for key in full]
 
 
 def test_splits_have_the_requested_sizes_and_do_not_depend_on_the_seed() -> None:
     options = (("train", 0.9), ("validation", 0.1))
     rows = list(range(20000))
-    _, one = place(KeyOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
-    _, other = place(KeyOptions(seed=2, splits=options), source("a"), [0] * len(rows), rows)
+    _, one = place(BuildOrder(seed=1, splits=options), source("a"), [0] * len(rows), rows)
+    _, other = place(BuildOrder(seed=2, splits=options), source("a"), [0] * len(rows), rows)
     _, reseeded = place(
-        KeyOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows
+        BuildOrder(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows
     )
     assert one == other != reseeded
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
 
 
-def test_key_options_accept_splits_in_every_form_of_build() -> None:
+def test_splits_are_parsed_in_every_form() -> None:
     pairs = (("train", 0.75), ("test", 0.25))
     for said in (pairs, list(pairs), dict(pairs), "train=0.75, test=0.25"):
-        assert KeyOptions(splits=said).splits == pairs  # type: ignore[arg-type]
+        assert parse_splits(said, "splits") == pairs  # type: ignore[arg-type]
     for odd in (5, ("train", 0.75), [("train",)], {"train": None}, {3: 1.0}, "train", "=1"):
         with pytest.raises(UsageError, match="NAME=FRACTION"):
-            KeyOptions(splits=odd)  # type: ignore[arg-type]
+            parse_splits(odd, "splits")  # type: ignore[arg-type]
 
 
 def test_split_group_is_never_divided_between_splits() -> None:
     groups = [f"g{i % 37}" for i in range(5000)]
     batch = pa.record_batch({"user": pa.array(groups, pa.large_string())})
-    options = KeyOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
+    options = BuildOrder(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
     keys, splits = place(options, source("x"), [0] * 5000, list(range(5000)), batch)
     assert len(set(keys)) == 5000
     by_group = {}
@@ -162,7 +162,7 @@ def test_split_group_is_never_divided_between_splits() -> None:
 
 
 def test_key_column_keeps_keys_and_splits_when_rows_are_inserted() -> None:
-    options = KeyOptions(key="id", splits=(("a", 0.5), ("b", 0.5)))
+    options = BuildOrder(key="id", splits=(("a", 0.5), ("b", 0.5)))
     before = pa.record_batch({"id": pa.array([1, 2, 3])})
     after = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
     keys, splits = place(options, source("x"), [0] * 3, [0, 1, 2], before)
@@ -195,16 +195,16 @@ def test_encoded_key_values_of_numbers() -> None:
 
 def test_fractions_are_refused_if_folders_determine_the_splits() -> None:
     said = source("a", "b", splits=("test", "train")).files
-    assert find_split_names(KeyOptions(), said) == ("train", "test")
-    assert find_split_names(KeyOptions(), source("a", "b", splits=("test", None)).files) == (
+    assert find_split_names(BuildOrder(), said) == ("train", "test")
+    assert find_split_names(BuildOrder(), source("a", "b", splits=("test", None)).files) == (
         "train",
         "test",
     )
     with pytest.raises(UsageError, match="would mix them"):
-        find_split_names(KeyOptions(splits=(("train", 1.0),)), said)
+        find_split_names(BuildOrder(splits=(("train", 1.0),)), said)
     # dividing one split leaks nothing
     assert find_split_names(
-        KeyOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.from_files(said[:1])
+        BuildOrder(splits=(("a", 0.5), ("b", 0.5))), FileTable.from_files(said[:1])
     ) == (
         "a",
         "b",
@@ -218,10 +218,9 @@ def test_fractions_are_refused_if_folders_determine_the_splits() -> None:
         ({"splits": (("train", 0.5), ("train", 0.5))}, "twice"),
         ({"splits": (("a/b", 1.0),)}, "letters"),
         ({"splits": (("a", 1.5), ("b", -0.5))}, "fraction"),
-        ({"split_by": "x"}, "needs splits="),
         ({"seed": 2**63}, "64 bits"),
     ],
 )
 def test_impossible_key_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        KeyOptions(**options)  # type: ignore[arg-type]
+        BuildOrder(**options)  # type: ignore[arg-type]

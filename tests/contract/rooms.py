@@ -45,7 +45,7 @@ ROOMS: dict[
     "sources.images": "base options records.images schemas sources.arrow sources.common sources.csv sources.jsonl "
     "sources.values storage",
     "preprocessing": "base schemas shards storage",
-    "building": "base checks preprocessing records.example records.tfrecord records.writers schemas shards "
+    "building": "base checks options preprocessing records.example records.tfrecord records.writers schemas shards "
     "sources.common statistics storage",
     "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
@@ -66,7 +66,7 @@ ROOMS: dict[
     "records.tfrecord schemas shards shards.loading statistics storage",
     "reader.report": "base reader reader.images reader.options reader.sampling records.images schemas "
     "shards statistics storage",
-    "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
+    "transforms": "base building building.workers exporting options records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas storage transforms",
     "pipelines.remote": "base building.workers shards sources storage transforms",

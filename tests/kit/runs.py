@@ -16,8 +16,8 @@ import recordmill
 from kit.files import tree
 from recordmill.__main__ import main
 from recordmill.base.messages import render
-from recordmill.building.record_keys import KeyOptions
 from recordmill.options.flags import flag_spelling
+from recordmill.options.order import BuildOrder
 
 
 def in_flags(message: object, command: str = "build") -> str:
@@ -56,8 +56,8 @@ def at_once(work: Callable[..., object], *given: object) -> None:
 
 def use_key_bits(patch: pytest.MonkeyPatch, bits: int) -> None:
     """Lets builds use only the first bits of each key, so that many records have equal keys."""
-    with_bits = functools.partialmethod(KeyOptions.__init__, key_bits=bits)
-    patch.setattr(KeyOptions, "__init__", with_bits)
+    with_bits = functools.partialmethod(BuildOrder.__init__, key_bits=bits)
+    patch.setattr(BuildOrder, "__init__", with_bits)
 
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (

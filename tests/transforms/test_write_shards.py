@@ -272,6 +272,7 @@ def test_write_shards_takes_the_keywords_of_build(tmp_path: Path) -> None:
         ({"label": "txt"}, "no column 'txt'; there are x, text; did you mean text?"),
         ({"compression": "zip"}, 'compression="zip": must be one of none, gzip'),
         ({"shard_size": "1MiB", "num_shards": 2}, "num_shards= and shard_size= exclude each other"),
+        ({"split_by": "text"}, "split_by= needs splits="),
         ({"num_shards": 1.5}, "num_shards is a whole number, not 1.5"),
         ({"max_rejects": "x"}, 'max_rejects="x": give a number of records'),
         ({"memory": 0}, "memory must be at least 1, not 0"),

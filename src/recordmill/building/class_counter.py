@@ -167,7 +167,7 @@ class _ClassCounter:
         """
         options = self._plan.key_options
         targets = compute_targets(
-            self._counts.tolist(), [fraction for _, fraction in options.splits]
+            self._counts.tolist(), [fraction for _, fraction in options.fractions]
         )
         rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:

@@ -243,7 +243,7 @@ def _statistics_warnings(
         plan: The plan of the build.
         split_statistics: The statistics of each split, by feature name. Empty without statistics.
     """
-    column = plan.key_options.group_column if plan.key_options.splits else None
+    column = plan.key_options.group_column if plan.key_options.fractions else None
     if column and (
         num_missing := sum(
             features[column].missing for features in split_statistics if column in features

@@ -18,11 +18,12 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
-from recordmill.building.record_keys import KeyAssigner, KeyOptions
+from recordmill.building.record_keys import KeyAssigner
 from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.building.sorted_run import KeyBuckets
 from recordmill.building.stratified_splits import StratifiedSplits
 from recordmill.checks.rules import Rules
+from recordmill.options.order import BuildOrder
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
@@ -98,7 +99,7 @@ class BuildPlan:
     key_buckets: KeyBuckets
     source: Source | None = None
     unit_groups: Sequence[range] = ()
-    key_options: KeyOptions = field(default_factory=KeyOptions)
+    key_options: BuildOrder = field(default_factory=BuildOrder)
     shard_options: ShardOptions = field(default_factory=ShardOptions)
     compression: str = UNCOMPRESSED
     threads: int = 1
@@ -136,7 +137,7 @@ class BuildPlan:
             "seed": self.key_options.seed,
             "shuffle": self.key_options.shuffle,
             "key": self.key_options.key,
-            "splits": dict(self.key_options.splits),
+            "splits": dict(self.key_options.fractions),
             "split_by": self.key_options.split_by,
             **(
                 {} if self.key_options.stratify is None else {"stratify": self.key_options.stratify}

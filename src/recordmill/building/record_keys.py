@@ -22,9 +22,6 @@ change.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,212 +34,22 @@ from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.building.stratified_splits import StratifiedSplits
+from recordmill.options.order import SPLITS_BY_BOUNDARIES, BuildOrder
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
-from recordmill.schemas.splits import SPLIT_WORDS, check_split_name
+from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.sources.common.contract import Source
 from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
 
 DEFAULT_SPLIT = "train"
 _KEY_DOMAIN, _KEY_COLUMN_DOMAIN = b"recordmill-order", b"recordmill-okey"
 _SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
-_SPLITS_SYNTAX = "NAME=FRACTION, as in train=0.9,validation=0.1"
-# The names of the splits, by the number of boundaries in `split_at`.
-_NAMES_BY_BOUNDARIES = {
-    1: ("train", "test"),
-    2: ("train", "validation", "test"),
-}
 # The split id of a record whose value determines no split.
 NO_SPLIT = (1 << 16) - 1
 # Files whose rows of the file table become Python objects at once.
 _FILE_BATCH = 1 << 12
 
 
-@dataclass(frozen=True)
-class KeyOptions:
-    """Options that determine the order and the splits of the records.
-
-    Attributes:
-        seed: Seed of the keys.
-        split_seed: Seed of the splits.
-        shuffle: False keeps the order of the inputs.
-        key: Column that determines the key. None derives it from file and position.
-        split_by: Column with the split groups: records with equal values stay in one split. None
-            means `key`.
-        splits: (name, fraction) of each split. The fractions sum to 1. The constructor also takes
-            any value for `parse_splits`. If `splits` is empty, the folders of the inputs determine
-            the splits. Without such folders, all records are in `train`.
-        key_bits: Number of leading bits of a key that are used. The other bits are 0. Tests lower
-            the number to get equal keys.
-        stratify: Column with the classes. Each class is divided by the fractions. None divides all
-            records together.
-        split_column: Column that contains the name of the split.
-        split_at: (column, boundaries). The split depends on the boundaries that the value of the
-            column reaches. The constructor also takes any value for `parse_split_at`.
-
-    Raises:
-        UsageError: The options are invalid, or contradict each other.
-    """
-
-    seed: int = 0
-    split_seed: int = 0
-    shuffle: bool = True
-    key: str | None = None
-    split_by: str | None = None
-    splits: tuple[tuple[str, float], ...] = ()
-    key_bits: int = 64
-    stratify: str | None = None
-    split_column: str | None = None
-    split_at: tuple[str, tuple[str, ...]] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "splits", parse_splits(self.splits))
-        object.__setattr__(self, "split_at", parse_split_at(self.split_at))
-        for name, fraction in self.splits:
-            check_split_name(name)
-            if not 0 < fraction <= 1:
-                raise UsageError(
-                    f"split {name}={fraction}: a fraction must be above 0 and at most 1"
-                )
-        names = [name for name, _ in self.splits]
-        if len(set(names)) < len(names):
-            raise UsageError(f"split named twice in {', '.join(names)}")
-        if self.splits and abs(sum(fraction for _, fraction in self.splits) - 1) > 1e-9:
-            total = sum(fraction for _, fraction in self.splits)
-            if total > 1:
-                raise UsageError(
-                    "{splits}: the fractions sum to {total}, and must sum to 1",
-                    splits=option("splits"),
-                    total=f"{total:g}",
-                )
-            raise UsageError(
-                "{splits}: the fractions sum to {total}, not 1, so some records "
-                "would belong to no split; add a split for the rest, as in "
-                "rest={rest}",
-                splits=option("splits"),
-                total=f"{total:g}",
-                rest=f"{1 - total:g}",
-            )
-        if self.split_by is not None and not self.splits:
-            raise UsageError(
-                "{split_by} needs {splits}: it keeps records together, but does not "
-                "say how large the splits are",
-                split_by=option("split_by"),
-                splits=option("splits"),
-            )
-        if self.stratify is not None and not self.splits:
-            raise UsageError(
-                "{stratify} needs {splits}: it divides each class by their fractions",
-                stratify=option("stratify"),
-                splits=option("splits"),
-            )
-        for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
-            if not -(2**63) <= seed < 2**63:
-                raise UsageError("{seed} does not fit 64 bits", seed=option(name, seed))
-
-    @property
-    def group_column(self) -> str | None:
-        """The column with the split groups, or None if there are no groups."""
-        return self.split_by or self.key
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that determine keys or splits, without duplicates."""
-        columns = (
-            self.key,
-            self.split_by,
-            self.stratify,
-            self.split_column,
-            self.split_at and self.split_at[0],
-        )
-        return tuple(dict.fromkeys(column for column in columns if column is not None))
-
-
-def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
-    """Returns (name, fraction) of each split.
-
-    >>> parse_splits("train=0.9, validation=0.1")
-    (('train', 0.9), ('validation', 0.1))
-
-    Args:
-        value: Text as above, a mapping, or an iterable of pairs. None means no splits.
-
-    Raises:
-        UsageError: The value has another form.
-    """
-    items = (
-        value.split(",")
-        if isinstance(value, str)
-        else value.items()
-        if isinstance(value, Mapping)
-        else value
-    )
-    if not isinstance(items, Iterable | None):
-        raise UsageError(
-            "{splits}: write {splits_syntax}",
-            splits=option("splits", value),
-            splits_syntax=_SPLITS_SYNTAX,
-        )
-    return tuple(_parse_split(item, value) for item in items or ())
-
-
-def _parse_split(item: Any, value: Any) -> tuple[str, float]:
-    parts = [part.strip() for part in item.partition("=")[::2]] if isinstance(item, str) else item
-    try:
-        name, fraction = parts
-        split = name, float(fraction)
-    except (TypeError, ValueError):
-        split = None, 0.0
-    if not isinstance(split[0], str) or not split[0]:
-        text = repr(item.strip() if isinstance(item, str) else item)
-        raise UsageError(
-            "{splits}: {text} is not {splits_syntax}",
-            splits=option("splits", value),
-            text=f"{text:.99}",
-            splits_syntax=_SPLITS_SYNTAX,
-        )
-    return split
-
-
-def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
-    """Returns (column, boundaries) of `split_at`, or None for None.
-
-    >>> parse_split_at("date=2024-06-01, 2024-09-01"), parse_split_at({"year": 2020})
-    (('date', ('2024-06-01', '2024-09-01')), ('year', ('2020',)))
-
-    Args:
-        value: Text or a mapping as above, a pair, or None.
-
-    Raises:
-        UsageError: The value has another form, or not one or two boundaries.
-    """
-    if value is None:
-        return None
-    items = (
-        [value.partition("=")[::2]]
-        if isinstance(value, str)
-        else [value]
-        if isinstance(value, tuple)
-        else ()
-    )
-    items = list(value.items()) if isinstance(value, Mapping) else items
-    column, texts = items[0] if len(items) == 1 else ("", "")
-    values = (
-        texts.split(",")
-        if isinstance(texts, str)
-        else texts
-        if isinstance(texts, tuple | list)
-        else (texts,)
-    )
-    boundaries = tuple(str(boundary).strip() for boundary in values)
-    if not column or len(boundaries) not in _NAMES_BY_BOUNDARIES or not all(boundaries):
-        raise UsageError(
-            "{split_at}: write COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01",
-            split_at=option("split_at", value),
-        )
-    return column.strip(), boundaries
-
-
-def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa.Array:
+def convert_split_boundaries(options: BuildOrder, value_type: pa.DataType) -> pa.Array:
     """Returns the boundaries of `split_at` as values of the column's type.
 
     A timestamp without a zone is UTC if the column has a zone.
@@ -288,7 +95,7 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
     return boundaries
 
 
-def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
+def find_split_names(options: BuildOrder, files: FileTable) -> tuple[str, ...]:
     """Returns the names of the splits. The index of a name is the split id.
 
     Args:
@@ -306,7 +113,7 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     )
     folder_splits = [split for split in words if split is not None]
     split_options = {
-        "splits": options.splits,
+        "splits": options.fractions,
         "split_column": options.split_column,
         "split_at": options.split_at,
     }
@@ -321,12 +128,12 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
             folder_splits=", ".join(folder_splits),
             option_name=option_name,
         )
-    if options.splits:
-        return tuple(name for name, _ in options.splits)
+    if options.fractions:
+        return tuple(name for name, _ in options.fractions)
     if options.split_column is not None:
         return tuple(dict.fromkeys(SPLIT_WORDS.values()))
     if options.split_at is not None:
-        return _NAMES_BY_BOUNDARIES[len(options.split_at[1])]
+        return SPLITS_BY_BOUNDARIES[len(options.split_at[1])]
     rest = (DEFAULT_SPLIT,) if None in words or not folder_splits else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*folder_splits, *rest}, key=lambda name: (order.get(name, 3), name)))
@@ -346,7 +153,7 @@ class KeyAssigner:
     """
 
     def __init__(
-        self, options: KeyOptions, source: Source, stratified_splits: StratifiedSplits | None = None
+        self, options: BuildOrder, source: Source, stratified_splits: StratifiedSplits | None = None
     ) -> None:
         self.options, self.stratified_splits = options, stratified_splits
         self.split_names = find_split_names(options, source.files)
@@ -357,7 +164,7 @@ class KeyAssigner:
         self._thresholds = compute_split_thresholds(options)
         self._split_ids = (
             {}
-            if options.splits
+            if options.fractions
             else {name: split_id for split_id, name in enumerate(self.split_names)}
         )
 
@@ -453,7 +260,7 @@ class KeyAssigner:
         if self.options.split_at is not None:
             assert batch is not None
             return self._splits_from_boundaries(batch.column(self.options.split_at[0]))
-        if not self.options.splits:
+        if not self.options.fractions:
             return self._splits_from_files(file_ids)
         hashes = self.split_hashes(batch, file_ids, positions)
         if self.options.stratify is not None:
@@ -558,7 +365,7 @@ class KeyAssigner:
 
 
 def assign_by_payload(
-    options: KeyOptions, batch: pa.RecordBatch, frames: Frames
+    options: BuildOrder, batch: pa.RecordBatch, frames: Frames
 ) -> tuple[U64, npt.NDArray[np.uint16]]:
     """Returns the key and the split of each record of a user's pipeline.
 
@@ -586,7 +393,7 @@ def assign_by_payload(
         return hash_bytes(derive_key(seed, column_domain), data, offsets[:-1], np.diff(offsets))
 
     keys = hashes(options.key, options.seed, _KEY_DOMAIN, _KEY_COLUMN_DOMAIN)
-    if not options.splits:
+    if not options.fractions:
         return keys, np.zeros(len(keys), np.uint16)
     split_hashes = hashes(
         options.group_column, options.split_seed, _SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN
@@ -596,14 +403,14 @@ def assign_by_payload(
     ).astype(np.uint16)
 
 
-def compute_split_thresholds(options: KeyOptions) -> U64:
+def compute_split_thresholds(options: BuildOrder) -> U64:
     """Returns the lowest hash of each split but the first, [splits - 1] uint64.
 
-    >>> thresholds = compute_split_thresholds(KeyOptions(splits=(("train", 0.75), ("test", 0.25))))
+    >>> thresholds = compute_split_thresholds(BuildOrder(splits=(("train", 0.75), ("test", 0.25))))
     >>> [hex(threshold) for threshold in thresholds.tolist()]
     ['0xc000000000000000']
     """
-    fractions = np.cumsum([fraction for _, fraction in options.splits])
+    fractions = np.cumsum([fraction for _, fraction in options.fractions])
     return np.array(
         [min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64
     )

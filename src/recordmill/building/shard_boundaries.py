@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import DEFAULT_SHARD_BYTES, parse_size
+from recordmill.base.sizes import DEFAULT_SHARD_BYTES
 from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
@@ -66,29 +66,14 @@ class ShardOptions:
             )
 
     @classmethod
-    def from_options(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
-        """Creates the options from the command-line options of the same names.
+    def from_options(cls, shard_size: int | None, num_shards: int | None) -> ShardOptions:
+        """Creates the options from the values of `shard_size` and `num_shards`.
 
-        >>> ShardOptions.from_options("1MiB", None).shard_bytes
-        1048576
-
-        Args:
-            shard_size: A size such as "64MiB" or a number of bytes. None selects the default size,
-                which grows with the inputs.
-            num_shards: The number of shards of each split, or None.
-
-        Raises:
-            UsageError: Both options are set, or a value is out of range.
+        If neither is set, the default size grows with the inputs.
         """
         if shard_size is None:
             return cls(num_shards=num_shards, is_default=True)
-        if num_shards is not None:
-            raise UsageError(
-                "{num_shards} and {shard_size} exclude each other: give one of them",
-                num_shards=option("num_shards"),
-                shard_size=option("shard_size"),
-            )
-        return cls(parse_size(shard_size, "shard_size"))
+        return cls(shard_size)
 
     def scaled_to(self, input_bytes: int) -> ShardOptions:
         """Returns the options with a shard size that suits the inputs.

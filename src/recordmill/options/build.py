@@ -15,9 +15,11 @@ from recordmill.base.sizes import (
     DEFAULT_SHARD_BYTES,
     format_size_option,
     parse_size,
+    size_in_bytes,
 )
 from recordmill.options.declare import RUN_HEADING, Options, again, declare
-from recordmill.options.parsers import parse_dtypes, parse_whole
+from recordmill.options.order import BuildOrder
+from recordmill.options.parsers import parse_dtypes, parse_positive, parse_text, parse_whole
 from recordmill.options.shared import Shared
 from recordmill.sources.registry import KIND_NAMES
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 # options that read files in addition to the inputs
 _FILE_OPTIONS = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")
-_WITHOUT_SHUFFLE = (("shuffle", False),)
-_WITH_SPLITS = (("splits", None),)
 # 128 MiB: the batches, sorted runs and pieces of two threads. Less than this could not be kept.
 MIN_MEMORY_BYTES = 128 << 20
 
@@ -110,65 +110,6 @@ class BuildRecords(Options, heading="records"):
     )
 
 
-class BuildOrder(Options, heading="order and splits", decides=True):
-    """Options of the order and the splits."""
-
-    seed: int = declare(
-        "seed of the shuffle; the result also depends on the order of the INPUTs",
-        default=0,
-        parse=parse_whole,
-        common=True,
-        excludes=_WITHOUT_SHUFFLE,
-    )
-    shuffle: bool = declare("keep the order of the input", default=True, common=True)
-    key: str | None = declare(
-        "order records by a hash of this column, so that a record keeps its place and split when others are added",
-        default=None,
-        metavar="COLUMN",
-        excludes=_WITHOUT_SHUFFLE,
-    )
-    splits: str | Mapping[str, float] | None = declare(
-        "divide the records at random, as in train=0.9,validation=0.1",
-        default=None,
-        default_text="from folders; otherwise all records are train",
-        metavar="NAME=P,...",
-        common=True,
-    )
-    split_from: Literal["auto", "folders", "names", "none"] = declare(
-        "what determines the split if --splits is not given", default="auto"
-    )
-    split_column: str | None = declare(
-        "column that holds the split of each record (train, val, dev, test, ...); it is not stored as a feature",
-        default=None,
-        metavar="COLUMN",
-        excludes=(("splits", None),),
-    )
-    split_at: str | Mapping[str, Any] | None = declare(
-        "divide by a number, date or text: values below the first V are train, from the last V on test, and between two V validation",
-        default=None,
-        default_text="",
-        metavar="COLUMN=V[,V]",
-        excludes=(("splits", None), ("split_column", None)),
-    )
-    split_by: str | None = declare(
-        "keep records with equal values of this column in one split",
-        default=None,
-        metavar="COLUMN",
-        common=True,
-        needs=_WITH_SPLITS,
-    )
-    stratify: str | None = declare(
-        "keep the share of each class of this column equal in all splits (exact to one record); inputs are read twice",
-        default=None,
-        metavar="COLUMN",
-        common=True,
-        needs=_WITH_SPLITS,
-    )
-    split_seed: int = declare(
-        "seed of the division into splits", default=0, parse=parse_whole, needs=(("splits", None),)
-    )
-
-
 class BuildShards(Options, heading="shards", decides=True):
     """Options of the shards."""
 
@@ -199,27 +140,32 @@ class BuildDescription(Options, heading="description"):
     description: str | None = declare(
         "description of the data set in a sentence or two, for dataset_info.json and croissant.json",
         default=None,
+        parse=parse_text,
         metavar="TEXT",
     )
     license: str | None = declare(
         "licence: an SPDX identifier (CC-BY-4.0), a URL or a name; for the same files",
         default=None,
+        parse=parse_text,
         metavar="TEXT",
     )
     citation: str | None = declare(
         "how to cite the data set, preferably as BibTeX; for the same files",
         default=None,
+        parse=parse_text,
         metavar="TEXT",
     )
     url: str | None = declare(
         "web page of the data set; with it, --description, --license and --creator, the build writes croissant.json",
         default=None,
+        parse=parse_text,
         metavar="URL",
         needs=(("creator", None),),
     )
     creator: str | None = declare(
         "author of the data set, for croissant.json",
         default=None,
+        parse=parse_text,
         metavar="NAME",
         needs=(("url", None),),
     )
@@ -296,3 +242,36 @@ class ApplyOptions(Options, heading="transform", decides=True):
         flag="--with",
         common=True,
     )
+
+
+class WriteShardsOptions(Options):
+    """The options of `WriteShards` that differ from those of a build."""
+
+    splits: tuple[tuple[str, float], ...] | None = again(
+        BuildOrder, default_text="all records are train"
+    )
+    seed: int = again(BuildOrder, help="seed of the order")
+    key: str | None = again(
+        BuildOrder, help="order records by a hash of this column, instead of a hash of the record"
+    )
+    shard_size: int | None = again(
+        BuildShards, default_text=format_size_option(DEFAULT_SHARD_BYTES)
+    )
+
+    label: str | None = again(
+        BuildRecords,
+        help="label of each record; if it is text without classes in the schema, it becomes class numbers, after a pass over the collection",
+    )
+    max_rejects: str | int = again(
+        Shared, help="number of rejects that are allowed, or a share such as 1%"
+    )
+    overwrite: bool = again(Shared)
+    threads: int = again(
+        Shared,
+        default=1,
+        default_text="",
+        parse=parse_positive,
+        keyword_type="int",
+        help="number of threads, if the pipeline runs in this process",
+    )
+    memory: int = again(Shared, parse=size_in_bytes, help="memory of each worker")

@@ -122,7 +122,7 @@ _BUILD_GROUPS = (
     "options.build:BuildInputs",
     "sources.parser.options:ParserOptions",
     "options.build:BuildRecords",
-    "options.build:BuildOrder",
+    "options.order:BuildOrder",
     "options.build:BuildShards",
     "options.build:BuildDescription",
     "options.build:BuildTransform",
@@ -162,6 +162,16 @@ CALLS: Mapping[str, Call] = {
         Call("status", ("options.read:StatusOptions",)),
         Call("clean", ("options.read:CleanOptions",)),
         Call("open", ("options.read:OpenOptions",), is_command=False),
+        Call(
+            "WriteShards",
+            (
+                "options.build:WriteShardsOptions",
+                "options.order:BuildOrder",
+                "options.build:BuildShards",
+            ),
+            left_out=("shuffle", "split_from", "split_column", "split_at", "stratify"),
+            is_command=False,
+        ),
         Call("batches", (*_TRAINING_GROUPS, "reader.options.training:Arrays"), is_command=False),
         Call("to_tf", (*_TRAINING_GROUPS, "reader.options.training:Graph"), is_command=False),
         Call(

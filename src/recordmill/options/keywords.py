@@ -388,3 +388,36 @@ class OpenKeywords(TypedDict, total=False):
     """how to decode images: (height, width), True, or `Images(...)`."""
     class_names: bool
     """write names of classes instead of their numbers."""
+
+
+class WriteShardsKeywords(TypedDict, total=False):
+    """The options of `WriteShards`."""
+
+    splits: str | Mapping[str, float] | None
+    """divide the records at random, as in train=0.9,validation=0.1 (default: all records are train)."""
+    seed: int
+    """seed of the order (default: 0)."""
+    key: str | None
+    """order records by a hash of this column, instead of a hash of the record."""
+    shard_size: str | int | None
+    """target size of a shard before compression (default: 128MiB)."""
+    label: str | None
+    """label of each record; if it is text without classes in the schema, it becomes class numbers, after a pass over the collection."""
+    max_rejects: str | int
+    """number of rejects that are allowed, or a share such as 1% (default: 0)."""
+    overwrite: bool
+    """replace the contents of OUT."""
+    threads: int
+    """number of threads, if the pipeline runs in this process (default: 1)."""
+    memory: str | int
+    """memory of each worker (default: 2GiB)."""
+    split_by: str | None
+    """keep records with equal values of this column in one split."""
+    split_seed: int
+    """seed of the division into splits (default: 0)."""
+    num_shards: int | None
+    """exactly N shards per split, instead of --shard-size."""
+    compression: Literal['none', 'gzip']
+    """compression of the shards (default: none)."""
+    name: str | None
+    """name of the data set (default: the name of OUT)."""

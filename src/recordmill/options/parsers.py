@@ -34,6 +34,42 @@ def parse_names(value: str | Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def parse_columns(value: str | Sequence[str], name: str) -> tuple[str, ...]:
+    """Returns names of features, each one once.
+
+    >>> parse_columns("a, b", "columns")
+    ('a', 'b')
+
+    Raises:
+        UsageError: There is no name, an empty one, or one that occurs twice.
+    """
+    names = parse_names(value, name)
+    if not names or "" in names:
+        raise UsageError(
+            "{columns}: write names with commas between them", columns=option(name, value)
+        )
+    if len(set(names)) < len(names):
+        raise UsageError("{columns}: a feature is named twice", columns=option(name, value))
+    return names
+
+
+def parse_text(value: str, name: str) -> str:
+    """Returns a text without surrounding spaces.
+
+    >>> parse_text(" Photos of cats. ", "description")
+    'Photos of cats.'
+
+    Raises:
+        UsageError: The text is blank.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(
+            "{option}: the text is empty; give a text, or leave the option out",
+            option=option(name, value),
+        )
+    return value.strip()
+
+
 def parse_whole(value: int, name: str) -> int:
     """Returns a whole number as Python's own int."""
     return to_whole_number(value, name)

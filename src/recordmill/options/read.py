@@ -19,7 +19,7 @@ from recordmill.options.declare import (
     again,
     declare,
 )
-from recordmill.options.parsers import parse_whole
+from recordmill.options.parsers import parse_columns, parse_whole
 from recordmill.options.shared import Shared
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ReadOutput(Options, heading="the output", decides=True):
 class ReadSelection(Options, heading="which records", decides=True):
     """Options that select records and features."""
 
-    columns: str | Sequence[str] | None = again(Shared, heading="which records")
+    columns: tuple[str, ...] | None = again(Shared, parse=parse_columns, heading="which records")
     split: str | None = again(Shared, heading="which records")
     limit: int | None = declare(
         "only the first N records of each split, after --where and --sample",

@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import MAX_LINE_BYTES, format_size_option, parse_size
-from recordmill.options.build import BuildOrder
 from recordmill.options.declare import Options, again, declare
+from recordmill.options.order import BuildOrder
 from recordmill.options.parsers import parse_names
 from recordmill.options.shared import Shared
 
