@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.options.calls import CALLS as OPTIONS
+from recordmill.options.calls import Values
 from recordmill.reader.dataset import Dataset
 from recordmill.storage.disk_files import write_all
 
@@ -70,6 +73,40 @@ def test_wrong_argument_is_one_sentence(ds: Dataset, call: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
         function(ds)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", OPTIONS)
+@pytest.mark.parametrize("value", [np.array([1, 2]), np.array(["n", "y"]), np.array([])], ids=str)
+def test_array_for_an_option_is_accepted_as_a_list_or_refused_by_name(
+    call: str, value: np.ndarray[Any, Any]
+) -> None:
+    for option in OPTIONS[call].keywords:
+        message = ""
+        try:
+            Values(call, {option.name: value})
+        except UsageError as error:
+            message = str(error)
+        assert not message or option.name in message
+
+
+@pytest.mark.parametrize("value", [np.array(1), np.array([1]), pa.array([1])], ids=str)
+def test_array_of_numbers_for_a_list_of_texts_is_refused_by_name(
+    tmp_path: Path, value: object
+) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match=r"^build: null_tokens is text or a list of texts, not "):
+        recordmill.build(tmp_path / "in.csv", tmp_path / "out", null_tokens=value)
+
+
+def test_array_of_names_is_accepted_as_a_list_of_features(ds: Dataset) -> None:
+    names = np.array(["n", "y"])
+    assert recordmill.open(ds.records.catalog.root, columns=names[:1]).schema.names == ("n",)
+    assert next(iter(ds.batches(4, matrix=names)))["matrix"].shape == (4, 2)
+    assert next(iter(ds.batches(4, seed=np.array(3), epochs=np.int64(1)))).keys() == {"n", "y"}
+    with pytest.raises(UsageError, match=r"^shuffle must not be an array: array\(\[1, 2\]\)$"):
+        ds.batches(4, shuffle=np.array([1, 2]))
+    with pytest.raises(UsageError, match=r"^on_bad must be one of error, skip, not array"):
+        ds.batches(4, on_bad=np.array([1, 2]))
 
 
 def test_rules_or_data_of_a_wrong_type_are_one_sentence(tmp_path: Path) -> None:

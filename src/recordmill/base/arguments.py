@@ -107,6 +107,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     kind, parts = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if annotation is Any or isinstance(annotation, _Unknown):
         return True
+    if hasattr(value, "tolist"):  # an array, or a scalar of NumPy
+        value = value.tolist()
     if kind in _UNIONS:
         return any(_fits(value, part) for part in parts)
     if kind in _LISTS:

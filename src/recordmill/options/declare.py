@@ -146,13 +146,14 @@ class Option:
 
         Raises:
             UsageError: The value is not one of the choices, or the parser refuses it.
-            WrongTypeError: The value is a dict instead of a list.
+            WrongTypeError: The value is a dict instead of a list, or an array instead of one value.
         """
         if value is None and self.default is None:
             return None
+        value = self._without_arrays(value)
         # The names of a dict would be taken as a list, and its values would be lost.
         if isinstance(value, Mapping) and "Sequence" in self.keyword_type:
-            raise WrongTypeError(f"{self.name} is text or a list of texts, not {value!r:.99}")
+            raise WrongTypeError(f"{self.name} is text or a list of texts, not {_one_line(value)}")
         if self.choices and value is not None and value not in self.choices:
             raise UsageError(
                 "{option}: must be one of {choices}{hint}",
@@ -161,6 +162,23 @@ class Option:
                 hint=did_you_mean(str(value), self.choices),
             )
         return value if self.parse is None else self.parse(value, self.name)
+
+    def _without_arrays(self, value: Any) -> Any:
+        """Returns an array of NumPy or another library as a list, or its only value.
+
+        A comparison of an array is an array, so no other code has to deal with them.
+        """
+        if not hasattr(value, "__array__") or self.keyword_type == "Any":
+            return value
+        if getattr(value, "shape", None) == () and hasattr(value, "item"):
+            return value.item()
+        if "Sequence" in self.keyword_type or "tuple" in self.keyword_type:
+            return value.tolist() if hasattr(value, "tolist") else list(value)
+        if self.choices:
+            expected = f"must be one of {', '.join(self.choices)}, not"
+        else:
+            expected = "must not be an array:"
+        raise WrongTypeError(f"{self.name} {expected} {_one_line(value)}")
 
     @property
     def help_with_default(self) -> str:
@@ -268,6 +286,10 @@ class Options:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"
+
+
+def _one_line(value: object) -> str:
+    return " ".join(f"{value!r:.99}".split())
 
 
 def _complete(
