@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.arguments import suggest_fields
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
@@ -139,7 +139,7 @@ class Feature:
 
     Raises:
         DataError: The name is not valid.
-        ValueError: Another attribute is not valid.
+        UsageError: Another attribute is not valid.
     """
 
     name: str
@@ -154,7 +154,7 @@ class Feature:
         if not is_feature_name(self.name):
             raise DataError(f"feature {self.name!r:.99}: {BAD_NAME_MESSAGE}; rename it")
         if self.dtype not in DTYPES and not _TIMESTAMP_PATTERN.fullmatch(self.dtype):
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
             )
@@ -163,29 +163,31 @@ class Feature:
             not all(size is None or type(size) is int for size in self.shape)
             or len(self.shape) > 64
         ):
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: shape {self.shape!r:.99}: whole numbers and None, at most 64 of them"
             )
         if None in self.shape[self.ragged_rank :]:
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first"
             )
         if any(size is not None and size < 0 for size in self.shape):
-            raise ValueError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
+            raise UsageError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
         if self.inner_size >= 2**31:
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: shape {self.shape!r:.99} is more than a record can hold"
             )
-        if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
-            raise ValueError(
-                f"feature {self.name!r}: class names are text, not {self.classes!r:.99}"
+        if self.classes is not None and (
+            isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes)
+        ):
+            raise UsageError(
+                f"feature {self.name!r}: class names are a list of texts, not {self.classes!r:.99}"
             )
         if self.classes is not None and self.dtype != "int64":
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: class names belong to int64, not {self.dtype}"
             )
         if self.per_step and not self.ragged_rank:
-            raise ValueError(
+            raise UsageError(
                 f"feature {self.name!r}: shape {self.shape}: a feature list's first dimension is the step: None"
             )
 
@@ -318,7 +320,7 @@ class Schema:
             are not parsed. In the last case, the only feature is named `record`.
 
     Raises:
-        ValueError: Two features have one name, or need the same entry of an Example. Or the label
+        UsageError: Two features have one name, or need the same entry of an Example. Or the label
             or message is not valid.
     """
 
@@ -331,15 +333,15 @@ class Schema:
         by_name = {feature.name: feature for feature in self.features}
         if len(by_name) != len(self.features):
             names = [feature.name for feature in self.features]
-            raise ValueError(
+            raise UsageError(
                 f"feature named twice: {sorted({n for n in names if names.count(n) > 1})}"
             )
         if self.label is not None and self.label not in by_name:
-            raise ValueError(
+            raise UsageError(
                 f"label {self.label!r} is not a feature; there are {', '.join(by_name)}"
             )
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES):
-            raise ValueError(f"message is Example, SequenceExample or bytes, not {self.message!r}")
+            raise UsageError(f"message is Example, SequenceExample or bytes, not {self.message!r}")
         object.__setattr__(self, "_by_name", by_name)  # the class is frozen
         # The context and the feature lists of a SequenceExample are two maps, so a name may occur
         # in both.
@@ -349,7 +351,7 @@ class Schema:
                 if (
                     owner := entries.setdefault((storage.name, feature.per_step), feature.name)
                 ) != feature.name:
-                    raise ValueError(
+                    raise UsageError(
                         f"features {owner!r} and {feature.name!r} both need the Example entry {storage.name!r}"
                     )
 

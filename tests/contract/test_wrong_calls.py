@@ -64,6 +64,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         for value in (5, None, [5], b"data")
     },
     "verify": (lambda ds: recordmill.verify(5), "an input is a path"),
+    "dtype": (
+        lambda ds: recordmill.Feature("x", "zzz"),
+        "feature 'x': unknown dtype 'zzz'; one of bool, int8,",
+    ),
+    "shape": (lambda ds: recordmill.Feature("x", "int8", (-1,)), "'x': .* negative dimension"),
+    "classes": (
+        lambda ds: recordmill.Feature("x", "int64", classes="ab"),
+        "'x': class names are a list of texts, not 'ab'",
+    ),
+    "label of a schema": (
+        lambda ds: recordmill.Schema((recordmill.Feature("x", "int8"),), label="y"),
+        "label 'y' is not a feature; there are x",
+    ),
 }
 
 
