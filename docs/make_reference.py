@@ -34,6 +34,8 @@ _CALLS = {
     "clean": "recordmill.clean(out, ...)",
 }
 _HEAD = """\
+<!-- docs/make_reference.py writes this page from src/recordmill/options/. -->
+
 # Options
 
 This page lists all options of all commands:
@@ -47,8 +49,6 @@ recordmill COMMAND --help-all    # all options
   IPython, `recordmill.build?` shows the types.
 * **Options marked with ◆** determine the bytes of the output. Equal inputs and equal values of these options give equal
   files.
-
-`docs/make_reference.py` writes this page from the declarations of the options.
 """
 
 

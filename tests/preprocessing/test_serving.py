@@ -2,6 +2,8 @@
 and exported models.
 """
 
+import gc
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,23 @@ def test_saved_and_exported_models_predict_the_same(sets: dict[str, Path], tmp_p
     finally:
         made_folder.rename(sets["made"])
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_folder_of_a_loaded_layer_is_removed_with_the_layer(
+    sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = serving_layer(sets["made"])
+    (tmp_path / "assets").mkdir()
+    layer.save_assets(str(tmp_path / "assets"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    loaded = type(layer).from_config(layer.get_config())
+    loaded.load_assets(str(tmp_path / "assets"))
+    loaded.save_assets(str(tmp_path / "copy"))
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    del loaded
+    gc.collect()
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_serving_a_data_set_without_transform_is_refused(sets: dict[str, Path]) -> None:

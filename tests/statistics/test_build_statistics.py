@@ -302,6 +302,15 @@ def test_bad_row_stops_stats_unless_max_rejects_allows_it(
         DatasetStatistics.from_bytes(b"\xff\xff", "x.pb")
 
 
+def test_estimated_distinct_values_are_at_most_the_values(tmp_path: Path) -> None:
+    count = 15_000  # the estimates of these values are higher
+    rows = {"number": np.arange(count), "word": [f"w{number}" for number in range(count)]}
+    recordmill.build(pa.table(rows), tmp_path / "out")
+    for feature in recordmill.open(tmp_path / "out").statistics["train"].values():
+        assert feature.distinct_error
+        assert feature.distinct == count
+
+
 def test_counts_of_many_distinct_values_are_estimated_and_marked_as_estimates(
     tmp_path: Path,
 ) -> None:

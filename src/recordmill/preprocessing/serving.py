@@ -14,6 +14,7 @@ import functools
 import itertools
 import os
 import re
+import weakref
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 from recordmill.storage.files import parse_local_path
-from recordmill.storage.folders import copy_tree, make_scratch_folder
+from recordmill.storage.folders import copy_tree, make_scratch_folder, remove
 
 # The suffix of masks for features that may be missing, as in the reader.
 VALID_MASK = "/valid"
@@ -138,6 +139,8 @@ def _layer_class() -> Any:
 
         def load_assets(self, dir_path: str) -> None:
             folder = make_scratch_folder("recordmill-transform-")
+            # `save_assets` needs the folder as long as the layer exists.
+            weakref.finalize(self, _remove_own_folder, folder, os.getpid())
             copy_tree(dir_path, folder)
             self.load(folder)
 
@@ -187,6 +190,12 @@ def _layer_class() -> Any:
             return results
 
     return TransformLayer
+
+
+def _remove_own_folder(folder: str, process: int) -> None:
+    """Removes a folder, but not in a forked copy of the process that has made it."""
+    if os.getpid() == process:
+        remove(folder, ignore_errors=True)
 
 
 def _is_masked(feature: Feature) -> bool:

@@ -161,11 +161,10 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
         if count:
             _put_custom_stat(proto, name, count)
     if feature.values is not None:
-        _put_custom_stat(proto, "distinct", feature.values.distinct())
+        distinct = _count_distinct(feature.values, stats.common_stats)
+        _put_custom_stat(proto, "distinct", distinct)
         _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
-        if feature.values.is_complete and (
-            numbers.is_int or feature.values.distinct() <= _MAX_LISTED_FLOATS
-        ):
+        if feature.values.is_complete and (numbers.is_int or distinct <= _MAX_LISTED_FLOATS):
             ranks = proto.custom_stats.add(name="top_values").rank_histogram
             number_counts = _number_counts(feature.values, numbers.is_int)
             _put_rank_histogram(
@@ -230,7 +229,7 @@ def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
         [(_text_label(text), count) for text, count in _top_texts(feature)[:ranked]],
     )
     _put_common(proto, stats.common_stats, feature)
-    stats.unique = feature.values.distinct()
+    stats.unique = _count_distinct(feature.values, stats.common_stats)
     if feature.sizes.count:
         stats.avg_length = feature.sizes.mean
     for value, count in top[:_MAX_TOP_VALUES]:
@@ -247,7 +246,7 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
     assert feature.values is not None
     stats, sizes = proto.bytes_stats, feature.sizes
     _put_common(proto, stats.common_stats, feature)
-    stats.unique = feature.values.distinct()
+    stats.unique = _count_distinct(feature.values, stats.common_stats)
     if sizes.count:
         stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.maximum or 0)
         stats.min_num_bytes, stats.max_num_bytes = (
@@ -331,6 +330,11 @@ def _put_rank_histogram(
 
 def _put_custom_stat(proto: Any, name: str, value: float) -> None:
     proto.custom_stats.add(name=name, num=value)
+
+
+def _count_distinct(values: ValueSketch, common: Any) -> int:
+    """Returns the number of different values. An estimate is at most the number of values."""
+    return int(min(values.distinct(), common.tot_num_values))
 
 
 def _distinct_error(values: ValueSketch) -> float:
