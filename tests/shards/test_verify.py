@@ -2,13 +2,14 @@
 intact one.
 """
 
+import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kit.data_sets import FOLDER, mixed_rows, write_data_set
-from kit.files import flip
+from kit.files import flip, framed
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import ProgressUpdate
@@ -178,6 +179,25 @@ def test_verify_checks_plain_tfrecord_files(out: Path, tmp_path: Path) -> None:
         verify([out, copy])
     with pytest.raises(RecordmillError):
         verify(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_each_damaged_record_of_a_file_is_reported(tmp_path: Path, compression: str) -> None:
+    payloads = [b"record %03d" % number for number in range(300)]
+    content = bytearray(framed(payloads))
+    size = len(content) // len(payloads)
+    damaged = [3, 7, *range(100, 250)]
+    for record in damaged:
+        content[record * size + 12] ^= 1  # the first byte of the payload
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(content if compression == "none" else gzip.compress(bytes(content)))
+    updates: list[ProgressUpdate] = []
+    *first, last = verify(path, progress=updates.append)
+    assert [problem.place for problem in first] == [
+        f"record {record}, byte {record * size}" for record in damaged[:100]
+    ]
+    assert last.problem == "52 more records can't be read"
+    assert updates[-1].done == len(payloads) - len(damaged)
 
 
 def test_shared_files_have_no_problem_but_missing_shards(

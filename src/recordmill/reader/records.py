@@ -105,7 +105,7 @@ class Records:
             UsageError: The schema is known and the columns, conditions or conversions do not fit
                 it.
         """
-        if hasattr(columns, "tolist"):  # an array of NumPy or pandas
+        if columns is not None and hasattr(columns, "tolist"):  # an array of NumPy or pandas
             columns = columns.tolist()
         if not isinstance(columns, Sequence | None):
             raise UsageError(f'columns is a list of features, as in ["x", "y"], not {columns!r}')

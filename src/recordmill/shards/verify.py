@@ -23,8 +23,9 @@ from recordmill.base.machine import count_cores
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
+from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, stop_at_damage
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
 from recordmill.shards.dead_runs import load_generations
@@ -68,6 +69,7 @@ from recordmill.storage.folders import exists, find_files, join, list_names_if_p
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, find_unfinished
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
+_MAX_LISTED_DAMAGE = 100  # problems per file
 _MAX_ATTEMPTS = 5
 # Longer than a commit takes after it has renamed the data folder.
 _COMMIT_WAIT_SEC = 0.3
@@ -217,16 +219,20 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
     # The manifest contains the uncompressed size of a shard. Any other file could be a
     # decompression bomb, so the ratio is limited.
     max_ratio = MAX_RATIO if info is None else None
+    num_damaged = 0
     try:
-        for batch in stop_at_damage(
-            read_frames(
-                file.path,
-                batch_bytes=_BLOCK_BYTES,
-                compression=file.compression,
-                max_ratio=max_ratio,
-            )
+        for batch in read_frames(
+            file.path,
+            batch_bytes=_BLOCK_BYTES,
+            compression=file.compression,
+            max_ratio=max_ratio,
         ):
-            if index is not None and index_fits:
+            for damage in batch.damage:
+                if num_damaged < _MAX_LISTED_DAMAGE:
+                    error = damage.error(file.path)
+                    yield Problem(file.path, error.place, error.reason)
+                num_damaged += 1
+            if index is not None and index_fits and not num_damaged:
                 entries = index[records : records + len(batch)]
                 if (problem := _compare_entries(batch, framed_bytes, entries, records)) is not None:
                     yield Problem(str(file.index_path), *problem)
@@ -241,6 +247,12 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
         file.check_unchanged()
     except DataError as error:
         yield Problem(file.path, error.place, error.reason)
+        return
+    if num_damaged > _MAX_LISTED_DAMAGE:
+        count = format_count(num_damaged - _MAX_LISTED_DAMAGE, "more record")
+        yield Problem(file.path, "", f"{count} can't be read")
+    # The positions of other records may have changed, too. So nothing else is compared.
+    if num_damaged:
         return
     if info is None:
         if (wrong := file.compare_length(records)) is not None:
