@@ -193,9 +193,8 @@ def test_each_damaged_record_of_a_file_is_reported(tmp_path: Path, compression: 
     path.write_bytes(content if compression == "none" else gzip.compress(bytes(content)))
     updates: list[ProgressUpdate] = []
     *first, last = verify(path, progress=updates.append)
-    assert [problem.place for problem in first] == [
-        f"record {record}, byte {record * size}" for record in damaged[:100]
-    ]
+    places = [problem.place.removesuffix(" of the uncompressed data") for problem in first]
+    assert places == [f"record {record}, byte {record * size}" for record in damaged[:100]]
     assert last.problem == "52 more records can't be read"
     assert updates[-1].done == len(payloads) - len(damaged)
 

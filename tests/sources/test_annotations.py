@@ -490,6 +490,18 @@ def test_table_of_another_tool_is_read_or_refused_with_a_remedy(
     assert records["a.png"]["image/object/class/text"] == ["x"]
 
 
+def test_number_that_is_too_large_in_a_table_of_boxes_is_a_reject(
+    images: Path, tmp_path: Path
+) -> None:
+    rows = ["filename,xmin,ymin,xmax,ymax,class", "a.png,10,5,1e400,25,x", "a.png,10,5,40.0,25,x"]
+    write_file(tmp_path / "b.csv", "\n".join(rows))
+    records, rejects, _ = read(images, tmp_path / "b.csv")
+    assert [str(reject) for reject in rejects] == [
+        "b.csv: line 2: xmax is '1e400', not a finite number (image 'a.png')"
+    ]
+    assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
+
+
 def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
     shape = {"label": "x", "points": [[10, 5], [40, 25]], "shape_type": "rectangle"}
     document = {"imagePath": "..\\a.png", "imageWidth": 100, "imageHeight": 50, "shapes": [shape]}
@@ -499,9 +511,10 @@ def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
         '<annotations><image id="0" name="a.png" width="100" height="50">'
         '<box label="x" xtl="10" ytl="5" xbr="40" ybr="25"/></image></annotations>',
     )
-    for folder in ("labelme", "cvat"):
-        records, rejects, _ = read(images, tmp_path / folder)
+    for folder, name in (("labelme", "LabelMe"), ("cvat", "CVAT")):
+        records, rejects, notes = read(images, tmp_path / folder)
         assert not rejects
+        assert f"boxes: 1 of 1 classes, read as {name}" in notes
         assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 

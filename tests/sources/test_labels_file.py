@@ -139,6 +139,13 @@ def test_one_row_per_file_gives_scalars_with_inferred_dtypes(tmp_path: Path) -> 
     assert source.schema["label"].classes == ("cat", "dog")
 
 
+def test_numbers_that_are_declared_as_strings_keep_their_text(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    text = "file,version\na.png,1.10\nb.png,1e400\n"
+    source = plan(tmp_path, tmp_path / "labels.csv", text, dtypes={"version": "string"})
+    assert table(source) == {"a.png": {"version": "1.10"}, "b.png": {"version": "1e400"}}
+
+
 def test_declared_dtypes_override_inferred_ones(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     text = "file,weight,code\na.png,0.1,7\nb.png,0.2,8\n"

@@ -106,6 +106,7 @@ class AnnotationRows:
         unit: PIXELS or SHARES, if the format prescribes it. None if the format permits both.
         classes: Class names by class number. None if the file only has the names of its boxes.
         has_numbers: Whether the class names are numbers, which are used as class numbers.
+        format_name: Name of the format, if it is not the usual one of such files.
         rejects: Boxes and images that can't be used.
         counts: Number of boxes for each message to the user.
     """
@@ -122,6 +123,7 @@ class AnnotationRows:
         self.unit: str | None = None
         self.classes: Sequence[str] | None = None
         self.has_numbers = False
+        self.format_name = ""
         self.rejects: list[Reject] = []
         self.counts: Counter[str] = Counter()
 

@@ -228,6 +228,7 @@ class _Collector:
         self._dropped: set[int] = set()
         self._rejects: list[Reject] = []
         self._counts: Counter[str] = Counter()
+        self._formats: dict[str, None] = {}  # a set in order
         self._notes: list[str] = []
 
     def _find(self, image: ImageRow, source: str, folder: str, label: str) -> int:
@@ -312,6 +313,7 @@ class _Collector:
                 owners[index] = -1
         self._rejects += rows.rejects
         self._counts += rows.counts
+        self._formats[rows.format_name] = None
         self._has_numbers |= rows.has_numbers
         if rows.classes is not None:
             self._classes = list(dict.fromkeys([*(self._classes or ()), *rows.classes]))
@@ -355,7 +357,7 @@ class _Collector:
 
         Args:
             path: The option of the user, for messages.
-            format_name: Name of the format, for notes.
+            format_name: Usual format of such files, for notes.
             first_label: Number of the first class.
 
         Raises:
@@ -478,13 +480,14 @@ class _Collector:
         """Returns notes on the boxes that were read.
 
         Args:
-            format_name: Name of the format.
+            format_name: Usual format of such files.
             classes: The class names.
             bare: Number of images without boxes.
             first_label: Number of the first class.
         """
         boxes = len(self._owners)
-        notes = [f"boxes: {boxes:,} of {len(classes):,} classes, as {format_name} has them"]
+        formats = " and ".join(name or format_name for name in self._formats)
+        notes = [f"boxes: {boxes:,} of {len(classes):,} classes, read as {formats}"]
         shares = boxes - int(np.count_nonzero(self._pixels))
         if shares and (self._table_units or self._unclear):
             which = "all" if shares == boxes else f"{shares:,}"

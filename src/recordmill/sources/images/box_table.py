@@ -376,7 +376,7 @@ class _CsvTable:
     def __init__(self, rows: AnnotationRows, file: InputFile, dialect: Mapping[str, Any]) -> None:
         if not dialect and (names := _missing_header(file)) is not None:
             dialect = {"header": False, "names": names}
-        self._found = read_label_rows(table_planner(file.name, dialect), file, rows.rejects)
+        self._found = read_label_rows(table_planner(file.name, dialect), file, rejects=rows.rejects)
         self.names: list[str] = self._found.table.schema.names
 
     def __iter__(self) -> Iterator[Row]:

@@ -69,7 +69,7 @@ def _name_json_format(document: Any) -> str | None:
 
 
 def _read_labelme(rows: AnnotationRows, document: Mapping[str, Any], name: str) -> None:
-    rows.unit = PIXELS
+    rows.unit, rows.format_name = PIXELS, "LabelMe"
     stem = name.rpartition("/")[2].rpartition(".")[0]
     image_path = document["imagePath"]
     try:

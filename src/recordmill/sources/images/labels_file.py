@@ -99,13 +99,16 @@ def check_unused_dialect(
             )
 
 
-def read_label_file(path: str, name: str, dialect: Mapping[str, Any]) -> LabelRows:
+def read_label_file(
+    path: str, name: str, dialect: Mapping[str, Any], dtypes: Mapping[str, str]
+) -> LabelRows:
     """Reads all rows of a labels file. The extension determines the format.
 
     Args:
         path: The file.
         name: Its name in messages.
         dialect: The user's `CsvDialect.dialect`.
+        dtypes: The user's dtypes. Columns that they declare as texts keep the text of each number.
 
     Raises:
         UsageError: The file can't be read, or has another extension.
@@ -124,12 +127,14 @@ def read_label_file(path: str, name: str, dialect: Mapping[str, Any]) -> LabelRo
         raise UsageError(
             "{labels}: a .csv, .tsv or .jsonl file is needed", labels=option("labels", path)
         )
-    return read_label_rows(table_planner(name, dialect), file)
+    texts = [column for column, dtype in dtypes.items() if dtype in ("string", "bytes")]
+    return read_label_rows(table_planner(name, dialect), file, texts)
 
 
 def read_label_rows(
     plan: Callable[[InputFile, PlanOptions], Source],
     file: InputFile,
+    texts: Sequence[str] = (),
     rejects: list[Reject] | None = None,
 ) -> LabelRows:
     """Reads all rows of a table, with inferred dtypes.
@@ -137,6 +142,7 @@ def read_label_rows(
     Args:
         plan: Plans the table with given options.
         file: The table.
+        texts: Names of the columns that are read as texts.
         rejects: A list that receives malformed rows. None makes the first one an error.
 
     Raises:
@@ -148,10 +154,15 @@ def read_label_rows(
     plain_dtypes = {
         feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))
     }
+    plain_dtypes |= {name: "string" for name in texts if name in source.schema}
     if plain_dtypes:
         source = plan(file, PlanOptions(dtypes=plain_dtypes))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     bad_rows = [reject for chunk in chunks for reject in chunk.rejects]
+    floats = [feature.name for feature in source.schema if feature.dtype == "float64"]
+    if rejects is not None and floats and any(bad.reason == "range" for bad in bad_rows):
+        # The caller rejects numbers that are too large. Here the remedy would be another dtype.
+        return read_label_rows(plan, file, [*texts, *floats], rejects)
     if bad_rows and rejects is None:
         raise DataError(bad_rows[0].message, source=file.name, place=bad_rows[0].place)
     if rejects is not None:
@@ -186,6 +197,7 @@ class LabelRequest:
         label: Name of the label column. None uses the column `label`, if it exists.
         reject: Whether rows without a file, and files without a row, are rejects.
         reserved_names: Names of features that do not come from the labels file.
+        dtypes: The user's dtypes by feature name.
     """
 
     path: str
@@ -194,6 +206,7 @@ class LabelRequest:
     label: str | None
     reject: bool
     reserved_names: frozenset[str]
+    dtypes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -313,7 +326,7 @@ def _match_rows(
         UsageError: See `read_label_columns`.
         DataError: The labels file is malformed.
     """
-    rows = read_label_file(path, name, request.dialect)
+    rows = read_label_file(path, name, request.dialect, request.dtypes)
     finder = LabelFinder(files, roots, path)
     column = choose_path_column(request.path_column, rows.table, finder, name)
     paths = rows.table.column(column)

@@ -270,6 +270,7 @@ def plan_images(
             reserved_names=frozenset(feature.name for feature in own_features).union(
                 feature_names(files)
             ),
+            dtypes=common.dtypes,
         )
         labels = read_label_columns(request, files, listing.roots)
         # a label from the labels file replaces the label from folders

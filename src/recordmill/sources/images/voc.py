@@ -94,6 +94,7 @@ def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) ->
 
 
 def _read_cvat(rows: AnnotationRows, root: Any) -> None:
+    rows.format_name = "CVAT"
     for number, element in enumerate(root.iter("image"), 1):
         place = f"image {element.get('id', number)}"[:60]
         name = element.get("name", "")
