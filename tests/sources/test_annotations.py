@@ -514,7 +514,7 @@ def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
     for folder, name in (("labelme", "LabelMe"), ("cvat", "CVAT")):
         records, rejects, notes = read(images, tmp_path / folder)
         assert not rejects
-        assert f"boxes: 1 of 1 classes, read as {name}" in notes
+        assert f"boxes: 1 box in 1 class, read as {name}" in notes
         assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 

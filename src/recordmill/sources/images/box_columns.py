@@ -487,7 +487,9 @@ class _Collector:
         """
         boxes = len(self._owners)
         formats = " and ".join(name or format_name for name in self._formats)
-        notes = [f"boxes: {boxes:,} of {len(classes):,} classes, read as {formats}"]
+        count = f"{boxes:,} {'box' if boxes == 1 else 'boxes'}"
+        class_count = f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'}"
+        notes = [f"boxes: {count} in {class_count}, read as {formats}"]
         shares = boxes - int(np.count_nonzero(self._pixels))
         if shares and (self._table_units or self._unclear):
             which = "all" if shares == boxes else f"{shares:,}"
