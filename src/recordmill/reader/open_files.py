@@ -52,7 +52,7 @@ class OpenFiles:
     """Open files of a data set, with their schema and conversions.
 
     All views of a data set share this object. If the schema is unknown, it is inferred when it is
-    first needed, and all views then know it. A pickled copy contains what is known so far.
+    first needed. A pickled copy contains the schema if it is known.
 
     Attributes:
         catalog: The files to read.
@@ -235,7 +235,7 @@ class OpenFiles:
     def check_conversions(self) -> None:
         """Raises UsageError if a conversion does not fit its feature.
 
-        All features are checked, including those that are not read.
+        All features are checked, also features that are not read.
         """
         if self.steps or self.images:
             output_schema(self.steps, self.schema)

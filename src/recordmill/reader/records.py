@@ -312,7 +312,10 @@ class Records:
             raise UsageError("rename: {error}", error=error) from None
 
     def where(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Records:
-        """Returns a view of the records that a condition, a mask or a list of numbers selects.
+        """Returns a view of selected records.
+
+        Args:
+            what: A condition, a mask or a list of record numbers, as in `Dataset.filter`.
 
         Raises:
             UsageError: The condition does not fit the features, the mask has another length, or a

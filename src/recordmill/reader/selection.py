@@ -57,7 +57,7 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
 def _schema_as_shown(stored_schema: Schema, names: Mapping[str, str]) -> Schema:
     """Returns all features under their names in a view.
 
-    A feature is left out if the view gives its name to another feature.
+    A feature is left out if another feature has its name in the view.
     """
     # these names now belong to other features
     hidden = {*names} - {*names.values()}

@@ -249,7 +249,7 @@ def _colour_normalization(statistics: list[ColourStatistics]) -> dict[str, Any]:
 
 
 def _training_statistics(dataset: _Counted, name: str) -> list[FeatureStatistics]:
-    """Returns the statistics of a feature in the split `train`, as a list with one entry.
+    """Returns the statistics of a feature in the split `train`.
 
     If there is no such split, the list has an entry for each split.
     """

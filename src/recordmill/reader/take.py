@@ -275,7 +275,7 @@ def parse_record(
 
 
 def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
-    """Returns a function that converts the items of a list to the value of a feature.
+    """Returns a function that converts a list to the value of a feature.
 
     The function raises ValueError if the record is left to the decoder.
     """

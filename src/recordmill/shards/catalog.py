@@ -482,13 +482,14 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
-    """Returns whether a file is in a data folder that is not used any more.
+    """Returns whether a file is in an outdated data folder.
 
     Such a folder belongs to an earlier generation, or to a build that did not commit.
 
     Args:
-        path: The file. current_folders: A cache, which this function fills: for each data set, the
-            names of the data folders that are in use.
+        path: The file.
+        current_folders: A cache, which this function fills: for each data set, the names of the
+            data folders that are in use.
     """
     folder = os.path.dirname(path)
     root, name = os.path.dirname(folder), os.path.basename(folder)

@@ -157,8 +157,8 @@ def split_column(
         collation: Collation of the feature. None leaves it as it is.
 
     Returns:
-        Column name to its values in each step. The columns are the feature itself and those that
-        the collation adds. All arrays are writable, and no two steps share memory.
+        Column name to its values in each step. The columns are the feature itself and the extra
+        columns of the collation. All arrays are writable, and no two steps share memory.
 
     Raises:
         DataError: A list is not dense, or a number is not a class.

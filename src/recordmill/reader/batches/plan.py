@@ -258,7 +258,7 @@ class StepPlan:
         return np.flatnonzero((numbers >= 0) & (numbers % self.step_stride == 0))
 
     def _group_start(self, schedule: Schedule) -> int:
-        """Returns the position at which the group of a schedule's first step begins.
+        """Returns the start of the group that contains the first step of a schedule.
 
         Args:
             schedule: The end of `self.schedule`, from some position on.
@@ -285,7 +285,9 @@ class StepPlan:
         }
 
     def _bucket_rows(self, rows: StepRows) -> list[StepBlock]:
-        """Sorts the rows of a group, and returns a block of the steps of this worker.
+        """Sorts the rows of a group and returns a block of them.
+
+        The block has only the steps of this worker.
 
         The list is empty if none of the steps belongs to this worker.
         """

@@ -142,9 +142,9 @@ class EncodedImage:
         return decode_bytes(self._header)
 
     def find_shrink_factor(self, height: int, width: int, target: Images) -> int:
-        """Returns the largest factor by which the decoder may shrink a part.
+        """Returns the largest shrink factor for decoding a part.
 
-        The shrunk part is still at least as large as the target. Only JPEGs can be shrunk, so the
+        The decoded part is still at least as large as the target. Only JPEGs can be shrunk, so the
         factor of other formats is 1.
 
         Args:

@@ -251,7 +251,10 @@ def _tf_feature_code(feature: Feature) -> str:
 
 
 def _row_lengths(feature: Feature) -> list[str]:
-    """Returns the names of the entries with the list lengths of a raw feature, outermost first."""
+    """Returns the entries with the lengths of nested lists, outermost first.
+
+    Only features that are stored as raw bytes need them here.
+    """
     return (
         [storage.name for storage in feature.storage()[1:]]
         if feature.raw and not feature.per_step

@@ -49,7 +49,7 @@ def parse_host_index(value: int, name: str) -> int:
 def parse_label(value: str | bool, name: str) -> str | bool:
     """Returns the option `label`: the name of a feature, or a bool.
 
-    True stands for the label of the schema.
+    True means the label of the schema.
     """
     if not isinstance(value, str | bool):
         raise UsageError(

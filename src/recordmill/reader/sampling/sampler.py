@@ -380,7 +380,7 @@ class Proportions:
 
 
 def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
-    """Returns the position in the pattern at which each cycle begins, [n].
+    """Returns where each cycle begins in the pattern, [n].
 
     It is the SplitMix64 hash of the number of the cycle, modulo the length of the pattern.
     """

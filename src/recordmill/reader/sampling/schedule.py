@@ -33,7 +33,7 @@ class StepRange:
     """A range of steps in one epoch.
 
     Attributes:
-        position: Position in the epoch at which the first step begins.
+        position: Start of the first step in the epoch.
         num_steps: Number of steps in the range.
         step_stride: Distance between two steps of the range, in steps.
     """
@@ -134,9 +134,9 @@ class Schedule:
     """Steps of one or more epochs, from a position on.
 
     Attributes:
-        end_epoch: Number of the epoch before which the steps end. None means without end.
+        end_epoch: Number of the first epoch that is not included. None means without end.
         epoch: Number of the epoch of the first step, counted from the start of training.
-        position: Position in this epoch at which the first step begins.
+        position: Start of the first step in this epoch.
     """
 
     sampler: Sampler | MixtureSampler
@@ -213,7 +213,10 @@ class Schedule:
         )
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
-        """Returns a mask that is False for rows that only fill up a batch, bool [rows]."""
+        """Returns a mask of the rows that count, bool [rows].
+
+        Other rows only fill up a batch.
+        """
         return self.epoch_steps.positions(step_range) < self.epoch_steps.records
 
     def skip_steps(self, num_steps: int) -> Schedule:

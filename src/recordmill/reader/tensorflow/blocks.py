@@ -70,8 +70,9 @@ class BlockColumn:
     """Representation of a feature in a block.
 
     Attributes:
-        index: Index of the feature in the schema. is_grouped_by_row: True if other features are
-            packed. Each packed row then has a list of this feature's values, one per record.
+        index: Index of the feature in the schema.
+        is_grouped_by_row: True if other features are packed. Each packed row then has a list of
+            this feature's values, one per record.
     """
 
     index: int
@@ -399,7 +400,7 @@ def _free_iterators() -> None:
 
 
 def join_element(parts: tuple[Any, ...]) -> Any:
-    """Returns the element of a data set from the arguments of a function for `map` or `flat_map`.
+    """Returns the element that `map` or `flat_map` passes to a function.
 
     TensorFlow passes the items of a tuple as separate arguments.
     """
@@ -433,7 +434,7 @@ def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
 
 
 def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
-    """Returns the tensors of a feature that have the same shape in every step, [rows, ...]."""
+    """Returns the tensors of a feature that are not sliced step by step, [rows, ...]."""
     name = column.feature.name
     length_tensors = (
         {name + collate.LENGTH_SUFFIX: block[column.key("length")]}

@@ -121,7 +121,7 @@ def tensor_of(
     lengths: Sequence[str] = (),
     per_step: bool = False,
 ) -> dict[str, Any]:
-    """Returns the tensor of a feature by name, and `name/valid` if records may lack the feature.
+    """Returns the tensor of a feature, and `name/valid` if records may lack it.
 
     Args:
         name: Name of the feature.

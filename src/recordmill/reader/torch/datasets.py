@@ -152,11 +152,11 @@ class WorkerPosition:
     Attributes:
         plan: Steps of this worker in the iteration.
         iteration: Number of the iteration.
-        schedule: Its end, from the next step of this worker on.
-        is_over: The worker has no step left. other_steps: If batches are packed, the number of
-            steps of other workers before the next step of this worker.
-        read_position: If bad records are skipped, the position up to which the records of the next
-            step are already used.
+        schedule: The rest of the iteration, from the next step of this worker on.
+        is_over: The worker has no step left.
+        other_steps: If batches are packed, the number of steps of other workers before the next
+            step of this worker.
+        read_position: If bad records are skipped, the position before which all records are used.
     """
 
     plan: StepPlan

@@ -139,7 +139,7 @@ def describe_place(record: int, offset: int) -> str:
 
 
 class Origin(Protocol):
-    """Origin of frames: a file, or several files."""
+    """The file or files that frames come from."""
 
     def path(self, number: int) -> str:
         """Returns the path of the file that contains a record."""
@@ -430,8 +430,9 @@ def scan_frames(
         data: uint8 [bytes]. The first byte is the start of a frame.
         source: Name of the file, for messages.
         first_record: Number of the first record in the file, for messages.
-        first_offset: Offset of `data` in the file, for messages. is_final: The file ends with
-            `data`. Otherwise an incomplete frame at the end is left for the next call.
+        first_offset: Offset of `data` in the file, for messages.
+        is_final: The file ends with `data`. Otherwise an incomplete frame at the end is left for
+            the next call.
         checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
 
     Returns:
@@ -464,8 +465,9 @@ def pack_spans(
 
     Args:
         blocks: C-contiguous arrays that contain the spans.
-        starts: int64 [n]. Offset of each span in its block. sizes: int64 [n]. Size of each span, in
-            bytes. The size of a frame is that of its payload and 16 bytes.
+        starts: int64 [n]. Offset of each span in its block.
+        sizes: int64 [n]. Size of each span, in bytes. The size of a frame is that of its payload
+            and 16 bytes.
         out: uint8 [bytes]. It must have room for all spans.
         block_ids: int32 [n]. Index of the block of each span. None if there is only one block.
 

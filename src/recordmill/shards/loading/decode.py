@@ -135,8 +135,9 @@ def select_fitting(
     """Selects the frames that fit a schema.
 
     Args:
-        name: Name of the file in rejects. checks_class_numbers: A record with a class number that
-            the schema does not have is rejected, too.
+        name: Name of the file in rejects.
+        checks_class_numbers: A record with a class number that the schema does not have is
+            rejected, too.
 
     Returns:
         The frames that fit, and a reject for each other frame.

@@ -45,8 +45,9 @@ def infer_from_files(
         files: The files.
         threads: Number of threads.
         lenient: Leaves out damaged records, and records that are too large for the memory.
-        sample: The records to count. None counts all. memory_bytes: Limits the number of features.
-            If `lenient` or `bounded` is set, it also limits the size of a record.
+        sample: The records to count. None counts all.
+        memory_bytes: Limits the number of features. If `lenient` or `bounded` is set, it also
+            limits the size of a record.
         bounded: A record that is too large for the memory is an error. `lenient` overrides it.
 
     Raises:
