@@ -52,7 +52,7 @@ from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest, load_manifest
 from recordmill.shards.run import Run, RunFolder, check_output_folder
-from recordmill.shards.store_run import StoreRun, attach_run, local_work_folder
+from recordmill.shards.store_run import StoreRun, attach_run, find_local_work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
@@ -304,7 +304,7 @@ def _plan_and_run(
         out, settings.records.overwrite or settings.records.if_changed
     )
     # the folder on this machine in which the run works
-    path = local_work_folder(out) if is_remote(out) else Path(out)
+    path = find_local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.run.memory), Display(progress, quiet):
         # The workers of an engine can outlive this process and its lock, so they need a lease.
         uses_parser = settings.parser is not None

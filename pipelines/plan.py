@@ -24,7 +24,7 @@ from recordmill.options.order import BuildOrder
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
 from recordmill.schemas.feature import EXAMPLE, Schema
-from recordmill.shards.file_names import find_missing_shards, missing_shards_note
+from recordmill.shards.file_names import describe_missing_shards, find_missing_shards
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.content import detect_kind, filter_kind
@@ -317,4 +317,4 @@ def _note_missing_shards(listing: Listing) -> list[str]:
         )
         if not is_data_set(os.path.dirname(os.path.dirname(path)))
     ]
-    return [missing_shards_note(missing)] if missing else []
+    return [describe_missing_shards(missing)] if missing else []

@@ -259,7 +259,7 @@ def test_statistics_without_a_feature_are_refused_as_another_version(
     sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = recordmill.open(sets / "one").statistics.select(["train", "test"], ["fare", "carrier"])
-    monkeypatch.setattr("recordmill.reader.statistics.stored_statistics", lambda dataset: kept)
+    monkeypatch.setattr("recordmill.reader.statistics.read_stored_statistics", lambda dataset: kept)
     with pytest.raises(
         UsageError,
         match="has statistics of another version, without feature 'user'; to read its records: recount=True",

@@ -23,7 +23,7 @@ from recordmill.base.errors import DataError
 from recordmill.reader.dataset import open
 from recordmill.reader.inspect.contents import Contents, suggest_arrays
 from recordmill.reader.inspect.summary import (
-    conflicting_features,
+    find_conflicting_features,
     find_differences,
     summarise,
 )
@@ -224,7 +224,7 @@ def folder(tmp_path: Path) -> Path:
 def test_conflicting_kinds_are_reported_with_their_places(folder: Path) -> None:
     ds = open(folder)
     assert ds.records.open_files.inference is not None
-    assert conflicting_features(ds.records.open_files.inference) == {"x"}
+    assert find_conflicting_features(ds.records.open_files.inference) == {"x"}
     kinds, lengths = find_differences(ds.records.open_files.inference)
     assert (
         str(kinds)

@@ -9,7 +9,7 @@ import pytest
 
 from recordmill.base.errors import UsageError
 from recordmill.exporting.publish import begin_publication
-from recordmill.shards.dead_runs import machine_id, remove_dead_runs
+from recordmill.shards.dead_runs import read_machine_id, remove_dead_runs
 from recordmill.shards.run import RunFolder
 
 
@@ -18,7 +18,7 @@ def victim(tmp_path: Path) -> Path:
     folder = tmp_path / "victim"
     (folder / "data").mkdir(parents=True)
     (folder / "thesis.tex").write_text("mine")
-    (folder / "lock").write_text(json.dumps({"machine": machine_id()}))
+    (folder / "lock").write_text(json.dumps({"machine": read_machine_id()}))
     (tmp_path / "out").mkdir()
     return folder
 
@@ -33,7 +33,7 @@ def dead_run(out: Path, name: str = "_run-q") -> Path:
     run = out / name
     for part in ("data", "runs", "rejects", "spool"):
         (run / part).mkdir(parents=True)
-    (run / "lock").write_text(json.dumps({"machine": machine_id()}))
+    (run / "lock").write_text(json.dumps({"machine": read_machine_id()}))
     return run
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.derived_files import LABEL_MAP_NAME, label_map_files
+from recordmill.shards.derived_files import LABEL_MAP_NAME, make_label_map_files
 
 
 def label_map(*classes: str) -> str:
     feature = Feature("image/object/class/label", "int64", shape=(None,), classes=classes)
-    return label_map_files(Schema((feature,)))[LABEL_MAP_NAME]
+    return make_label_map_files(Schema((feature,)))[LABEL_MAP_NAME]
 
 
 def test_label_map_has_the_class_numbers_of_the_records() -> None:
@@ -20,4 +20,4 @@ def test_label_map_has_the_class_numbers_of_the_records() -> None:
 
 @pytest.mark.parametrize("name", ["image/object/class/text", "label"])
 def test_schema_without_object_classes_has_no_label_map(name: str) -> None:
-    assert label_map_files(Schema((Feature(name, "int64", classes=("x",)),))) == {}
+    assert make_label_map_files(Schema((Feature(name, "int64", classes=("x",)),))) == {}

@@ -97,7 +97,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         if (committed := run.committed_manifest()) is not None:
             return committed
         raise CommitConflict(
-            f"{run.out}: {run.conflict_message('build', base, list_generations)}; the "
+            f"{run.out}: {run.explain_conflict('build', base, list_generations)}; the "
             "result of this one was discarded"
         )
     finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)

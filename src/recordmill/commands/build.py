@@ -93,7 +93,7 @@ def _preview(args: argparse.Namespace) -> int:
     from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
-    from recordmill.reader.display import record_lines
+    from recordmill.reader.display import iter_record_lines
     from recordmill.shards.run import check_output_folder
     from recordmill.storage.files import parse_output_path
 
@@ -125,7 +125,7 @@ def _preview(args: argparse.Namespace) -> int:
         print(
             f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == estimate.schema.label)}"
         )
-    print("\n".join(record_lines(estimate.first, estimate.schema)))
+    print("\n".join(iter_record_lines(estimate.first, estimate.schema)))
     print("nothing was written")
     return 0
 

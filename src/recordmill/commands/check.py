@@ -81,7 +81,7 @@ def check(
     from recordmill.base.progress import to_progress
     from recordmill.base.sizes import size_in_bytes
     from recordmill.reader.dataset import open
-    from recordmill.reader.duplicates import repeat_violations
+    from recordmill.reader.duplicates import find_repeat_violations
 
     memory_bytes = size_in_bytes(memory, "memory")
     dataset = open(inputs, threads=threads, storage_requests=storage_requests).records
@@ -92,7 +92,7 @@ def check(
             standards.add(standard)
         repeats = standards.duplicate_rules()
         violations = list(standards.find_all_violations(_format_inputs(inputs)))
-        violations += repeat_violations(
+        violations += find_repeat_violations(
             dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
         )
     return violations
@@ -244,10 +244,10 @@ def _load_statistics(
     """
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import option
-    from recordmill.reader.statistics import count_statistics, stored_statistics
+    from recordmill.reader.statistics import count_statistics, read_stored_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
-    statistics = stored_statistics(dataset)
+    statistics = read_stored_statistics(dataset)
     problem = "has no statistics"
     if statistics is not None:
         missing = [

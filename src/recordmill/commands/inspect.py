@@ -231,7 +231,7 @@ def run_head(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open
-    from recordmill.reader.display import record_lines
+    from recordmill.reader.display import iter_record_lines
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
@@ -244,7 +244,7 @@ def run_head(args: argparse.Namespace) -> int:
         if not 0 <= first < len(dataset):
             raise UsageError(f"--at {args.at}: there are {len(dataset):,} records, numbered from 0")
         table = dataset.to_table(first, first + count)
-    for line in record_lines(table, dataset.schema, first):
+    for line in iter_record_lines(table, dataset.schema, first):
         print(line)
     if not table.num_rows:
         print("no records")

@@ -67,7 +67,7 @@ def report(
     from recordmill.base.progress import to_progress
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
-    from recordmill.reader.statistics import expected_records
+    from recordmill.reader.statistics import count_expected_records
     from recordmill.storage.folders import check_output_file
 
     target = check_output_file(_DEFAULT_NAME if out is None else out, overwrite)
@@ -81,7 +81,7 @@ def report(
             threads=threads,
             storage_requests=storage_requests,
         )
-        counters.total = expected_records(dataset.records.catalog)
+        counters.total = count_expected_records(dataset.records.catalog)
         page = make_report(dataset.records, lambda records: counters.advance(records=records))
     page.save(target, overwrite=overwrite)
     return page

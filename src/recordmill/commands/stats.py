@@ -84,7 +84,11 @@ def stats(
     from recordmill.base.progress import to_progress
     from recordmill.pipelines.dry_run import count_raw, is_raw_input
     from recordmill.reader.dataset import open
-    from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
+    from recordmill.reader.statistics import (
+        count_expected_records,
+        count_statistics,
+        read_stored_statistics,
+    )
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.files import limit_requests, parse_input_paths, put_bytes
@@ -104,8 +108,8 @@ def stats(
             statistics = DatasetStatistics.from_sketch(sketch).select_checked(split, columns)
         else:
             dataset = open(paths, split, columns, schema=schema, threads=threads).records
-            counters.total = expected_records(dataset.catalog)
-            statistics = None if recount else stored_statistics(dataset)
+            counters.total = count_expected_records(dataset.catalog)
+            statistics = None if recount else read_stored_statistics(dataset)
             if statistics is None:
                 sketch = count_statistics(
                     dataset, lambda records: counters.advance(records=records)

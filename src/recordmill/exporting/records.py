@@ -34,8 +34,8 @@ from recordmill.shards.cutting import resolve
 from recordmill.shards.loading.decode import (
     PARSE,
     Salvaged,
-    damage_rejects,
     decode_frames,
+    list_damage_rejects,
     salvage,
 )
 from recordmill.shards.loading.infer_schema import confirm_frames, select_features
@@ -155,7 +155,7 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
         for record in converted.bad_records
     ]
     frames, name = selected_records.frames, plan.files[selected_records.frames.file].name
-    rejects = list(damage_rejects(frames, name))
+    rejects = list(list_damage_rejects(frames, name))
     # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         message = shorten(record.describe(), 290)

@@ -28,10 +28,10 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import (
     StoreRun,
+    find_local_work_folder,
     list_data_objects,
     list_result_numbers,
     list_results,
-    local_work_folder,
     result_name,
 )
 from recordmill.storage.files import (
@@ -294,7 +294,7 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in results.values()
         )
 
-    return RunFolder.create(local_work_folder(out), keep=may_resume, index=False), max(
+    return RunFolder.create(find_local_work_folder(out), keep=may_resume, index=False), max(
         results, default=0
     )
 
@@ -342,7 +342,7 @@ class StorePublication(Publication):
         ):
             raise RecordmillError(
                 f"{out}: "
-                f"{run.conflict_message('read', self.base, list_result_numbers)}; the "
+                f"{run.explain_conflict('read', self.base, list_result_numbers)}; the "
                 "result of this one was discarded"
             )
         _tidy_after_commit(self.folder, out, number, text)

@@ -39,7 +39,7 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
-from recordmill.shards.file_names import missing_shards_note
+from recordmill.shards.file_names import describe_missing_shards
 from recordmill.storage.files import limit_requests, parse_local_path
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def open(
     limit_requests(storage_requests)
     catalog = catalog_inputs(inputs, split)
     if catalog.missing_shards:
-        note = missing_shards_note(list(catalog.missing_shards))
+        note = describe_missing_shards(list(catalog.missing_shards))
         warnings.warn(note, DataWarning, stacklevel=2)
     for problem in catalog.length_problems:
         warnings.warn(str(problem), DataWarning, stacklevel=2)

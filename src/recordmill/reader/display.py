@@ -41,7 +41,7 @@ def display_text(headline: str, schema: Schema | None) -> str:
         "\n".join(
             [
                 f"<{headline}",
-                *(f"  {name}: {description}" for name, description in feature_lines(schema)),
+                *(f"  {name}: {description}" for name, description in format_features(schema)),
             ]
         )
         + ">"
@@ -57,7 +57,7 @@ def display_html(headline: str, schema: Schema | None) -> str:
     """
     if schema is None:
         return html.section(headline, lines=[_UNKNOWN_SCHEMA])
-    return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
+    return html.section(headline, html.table(["feature", "holds"], format_features(schema)))
 
 
 def make_headline(
@@ -80,7 +80,7 @@ def make_headline(
     return f"Dataset {name}: {records_text}, {', '.join(catalog.splits) or 'no split'}"
 
 
-def feature_lines(schema: Schema) -> list[tuple[str, str]]:
+def format_features(schema: Schema) -> list[tuple[str, str]]:
     """Returns the name and the description of each feature."""
     label = schema.label
     return [
@@ -96,7 +96,7 @@ def _count_files(count: int) -> str:
     return f"{count} file{'s' if count != 1 else ''}"
 
 
-def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[str]:
+def iter_record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[str]:
     """Yields the lines that show some records.
 
     Args:

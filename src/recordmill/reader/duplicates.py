@@ -198,7 +198,7 @@ def check_image_rules(dataset: Records, rules: Rules) -> None:
                 )
 
 
-def repeat_violations(
+def find_repeat_violations(
     dataset: Records, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
     """Yields the violations of the rules about leakage and duplicates.

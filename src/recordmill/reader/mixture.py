@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
-from recordmill.reader.selection import missing_not_dropped
+from recordmill.reader.selection import make_not_dropped_error
 from recordmill.reader.take import read_columns
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
@@ -222,7 +222,7 @@ class MixedRecords:
 
     def drop_missing(self, names: Sequence[str]) -> MixedRecords:
         """Raises UsageError, because a condition belongs to one data set."""
-        raise missing_not_dropped(names[0])
+        raise make_not_dropped_error(names[0])
 
     @cached_property
     def encoded_view(self) -> MixedRecords:

@@ -99,7 +99,7 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
             )
 
 
-def missing_not_dropped(name: str) -> UsageError:
+def make_not_dropped_error(name: str) -> UsageError:
     """Returns the error for `nulls="drop"` and records of several data sets.
 
     Args:

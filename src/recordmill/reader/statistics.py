@@ -41,7 +41,7 @@ class _Counted(Protocol):
     def statistics(self) -> DatasetStatistics: ...
 
 
-def stored_statistics(records: Records) -> DatasetStatistics | None:
+def read_stored_statistics(records: Records) -> DatasetStatistics | None:
     """Returns the statistics that the build has stored.
 
     None if there are none, or if the view selects records or changes names or values.
@@ -60,7 +60,7 @@ def stored_statistics(records: Records) -> DatasetStatistics | None:
     )
 
 
-def expected_records(catalog: Catalog) -> int | None:
+def count_expected_records(catalog: Catalog) -> int | None:
     """Returns the number of records according to the manifest. None without a manifest."""
     manifest = catalog.manifest
     return None if manifest is None else sum(manifest.records[split] for split in catalog.splits)
@@ -105,7 +105,9 @@ def load_statistics(records: Records) -> DatasetStatistics:
     """Returns the stored statistics of the build, or counts them by reading all records."""
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
-    return stored_statistics(records) or DatasetStatistics.from_sketch(count_statistics(records))
+    return read_stored_statistics(records) or DatasetStatistics.from_sketch(
+        count_statistics(records)
+    )
 
 
 def weigh_classes(dataset: _Counted, label: str | None) -> dict[Any, float]:

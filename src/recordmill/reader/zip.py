@@ -22,7 +22,7 @@ from recordmill.reader.dataset import Dataset
 from recordmill.reader.map_style import to_map_style
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES
 from recordmill.reader.records import Records
-from recordmill.reader.selection import missing_not_dropped
+from recordmill.reader.selection import make_not_dropped_error
 from recordmill.reader.take import resolve_record_numbers
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
@@ -257,7 +257,7 @@ class ZippedRecords:
 
     def drop_missing(self, names: Sequence[str]) -> ZippedRecords:
         """Raises UsageError, because a condition belongs to one data set."""
-        raise missing_not_dropped(names[0])
+        raise make_not_dropped_error(names[0])
 
     @cached_property
     def encoded_view(self) -> ZippedRecords:

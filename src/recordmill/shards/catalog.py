@@ -25,9 +25,9 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
 from recordmill.shards.file_names import (
     ShardName,
+    describe_missing_shards,
     find_missing_shards,
     is_data_folder,
-    missing_shards_note,
 )
 from recordmill.shards.lengths import LengthProblem, compare_length, read_lengths
 from recordmill.shards.manifest import (
@@ -446,7 +446,7 @@ def catalog_files(
         file.path for file in listing.files if not listing.is_explicit(file)
     )
     if missing:
-        notes.append(missing_shards_note(missing))
+        notes.append(describe_missing_shards(missing))
     stated, length_problems = read_lengths({file.path: file.split for file in files})
     return Catalog(
         tuple(replace(file, stated_records=stated.get(file.path)) for file in files),

@@ -79,7 +79,7 @@ def _is_dead(lock: LockFile) -> bool:
     # The lock may not exclude an owner on another machine, so its lease must have expired, too. The
     # lock still excludes other processes that try to claim the folder.
     lock.acquire()
-    return owner.get("machine") == machine_id() or time.time() - lock.modified_sec > LEASE_SEC
+    return owner.get("machine") == read_machine_id() or time.time() - lock.modified_sec > LEASE_SEC
 
 
 def _read_owner(lock: LockFile) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ def find_other_host(run: Path) -> str:
         contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock,
     ):
         owner = _read_owner(lock)
-        if owner.get("machine") != machine_id():
+        if owner.get("machine") != read_machine_id():
             return describe_value(owner.get("host", "of no name"))
     return ""
 
@@ -142,7 +142,7 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
         lock_folder(out),
         claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
     ):
-        committed = committed_data_folders(out) if dead else set()
+        committed = list_committed_folders(out) if dead else set()
         for run in dead:
             # If the data folder can't be removed, the run folder stays, so that a later run tries
             # again.
@@ -206,7 +206,7 @@ def load_generations(out: str | Path) -> dict[int, Manifest]:
     return {number: manifest for number, manifest in manifests.items() if manifest is not None}
 
 
-def committed_data_folders(out: str | Path) -> set[str]:
+def list_committed_folders(out: str | Path) -> set[str]:
     """Returns the names of the data folders that any generation uses."""
     return {part.folder for manifest in load_generations(out).values() for part in manifest.parts}
 
@@ -242,7 +242,7 @@ def remove_run_folder(path: Path) -> None:
         remove_empty_folder(path)
 
 
-def machine_id() -> str:
+def read_machine_id() -> str:
     """Returns a text that identifies this machine until it is restarted.
 
     It is the boot id of the kernel, which all containers of a machine have in common. Systems

@@ -88,7 +88,7 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
         name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         for name, content in documents.items()
     }
-    return texts | label_files(schema) | label_map_files(schema)
+    return texts | label_files(schema) | make_label_map_files(schema)
 
 
 def _shard_documents(manifest: Manifest, generation: int, schema: Schema) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _shard_documents(manifest: Manifest, generation: int, schema: Schema) -> dic
     return documents
 
 
-def label_map_files(schema: Schema) -> dict[str, str]:
+def make_label_map_files(schema: Schema) -> dict[str, str]:
     """Returns the label map of TensorFlow's Object Detection API, as {file name: content}.
 
     A label map is a text file that assigns class names to class numbers. The ids in the map are the

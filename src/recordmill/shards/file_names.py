@@ -76,7 +76,7 @@ def find_missing_shards(paths: Iterable[str]) -> list[str]:
     ]
 
 
-def missing_shards_note(missing: list[str]) -> str:
+def describe_missing_shards(missing: list[str]) -> str:
     """Returns the note about missing shards.
 
     Args:

@@ -209,7 +209,7 @@ class MappedIndex:
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
     """Reads ranges of a file of a data set into one buffer.
 
-    If the file does not exist, the error is that of `missing_file_error`.
+    If the file does not exist, the error is that of `make_missing_file_error`.
 
     Returns:
         The buffer, and the position in it where each range begins.

@@ -456,7 +456,7 @@ def load_newest_manifest(
     raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
 
 
-def missing_file_error(path: str) -> DataError:
+def make_missing_file_error(path: str) -> DataError:
     """Returns the error for a file of a data set that does not exist.
 
     The message explains whether a later build has replaced the data set.
@@ -481,7 +481,7 @@ def missing_file_error(path: str) -> DataError:
 
 @contextlib.contextmanager
 def explain_missing(path: str) -> Iterator[None]:
-    """Replaces a FileNotFoundError of the `with` block by the error of `missing_file_error`.
+    """Replaces a FileNotFoundError of the `with` block by the error of `make_missing_file_error`.
 
     Args:
         path: A file that a manifest names, or that existed when it was listed.
@@ -489,7 +489,7 @@ def explain_missing(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise missing_file_error(path) from None
+        raise make_missing_file_error(path) from None
 
 
 def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:

@@ -26,7 +26,7 @@ from recordmill.shards.tfrecord_file import (
     InflatedFile,
     TFRecordFile,
     group_by_file,
-    index_mismatch,
+    make_mismatch_error,
     open_tfrecord,
 )
 from recordmill.storage.spool import Spool, check_space
@@ -175,7 +175,7 @@ class RecordFiles(Sequence[TFRecordFile]):
         if len(wrong) or scanned.records != len(rows):
             # The scan has found frames of other lengths than those in the index.
             number = int(numbers[good[wrong[0]] if len(wrong) else rows[-1]])
-            raise index_mismatch(self.path(number), self.place(number))
+            raise make_mismatch_error(self.path(number), self.place(number))
         for scanned_damage in scanned.damage:
             number = int(numbers[rows[scanned_damage.record]])
             file, record = self.find(number)

@@ -202,7 +202,7 @@ class Run(ABC):
             OSError: The file was not created. In a store, it may be unknown whether it was.
         """
 
-    def conflict_message(
+    def explain_conflict(
         self, kind: str, base: int, list_numbers: Callable[[str], Sequence[int]]
     ) -> str:
         """Returns the reason why the run could not commit, for a message.
@@ -327,7 +327,7 @@ class RunFolder(Run):
         owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "machine": None if uses_engine else dead_runs.machine_id(),
+            "machine": None if uses_engine else dead_runs.read_machine_id(),
         }
         lock.write(json.dumps(owner).encode())
 

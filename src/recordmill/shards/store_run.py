@@ -30,8 +30,8 @@ from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import (
     LEASE_SEC,
     claim_dead_runs,
-    committed_data_folders,
     data_folder_name,
+    list_committed_folders,
     list_run_folders,
     remove_dead_runs,
 )
@@ -58,7 +58,7 @@ from recordmill.storage.folders import (
 from recordmill.storage.json_fields import load_json
 from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX, list_numbered_files
 
-__all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
+__all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "find_local_work_folder", "list_results"]
 
 LEASE_NAME = "lease.json"
 # Number of objects in a batch, and number of batches that are removed at the same time.
@@ -71,7 +71,7 @@ class _Result(TypedDict):
     folder: Annotated[str, matches(f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")]
 
 
-def local_work_folder(out: str) -> Path:
+def find_local_work_folder(out: str) -> Path:
     """Returns the folder on this machine in which runs prepare files for this output.
 
     It is the same for all runs with the same output.
@@ -263,7 +263,7 @@ class StoreRun(Run):
 
     def _committed_folders(self) -> set[str]:
         """Returns the data folders that a manifest or a result names."""
-        return committed_data_folders(self.out) | {*list_results(self.out).values()}
+        return list_committed_folders(self.out) | {*list_results(self.out).values()}
 
     def find_dead_objects(self) -> dict[str, list[str]]:
         """Returns the names of the objects of each dead run, by run folder.
@@ -365,12 +365,15 @@ def clean(
         if not is_folder(output):
             raise UsageError(f"{output}: no such folder")
         return _clean_disk(Path(output), remove)
-    local_runs = _clean_disk(local_work_folder(output), remove)
+    local_runs = _clean_disk(find_local_work_folder(output), remove)
     if not local_runs and not is_folder(output):
         raise UsageError(f"{output}: no such folder")
     return {
         **_clean_store(output, remove),
-        **{join(str(local_work_folder(output)), name): paths for name, paths in local_runs.items()},
+        **{
+            join(str(find_local_work_folder(output)), name): paths
+            for name, paths in local_runs.items()
+        },
     }
 
 
@@ -379,7 +382,7 @@ def _clean_disk(output: Path, remove: bool) -> dict[str, list[str]]:
         return {}
     with claim_dead_runs(list_run_folders(output)) as dead:
         names = [run.name for run in dead]
-    committed = committed_data_folders(output) if names else set()
+    committed = list_committed_folders(output) if names else set()
     paths_by_run = {
         name: sorted(
             [

@@ -217,7 +217,7 @@ class TFRecordFile(ABC):
         self.file.check_unchanged()
         origin = FileOrigin(self.file.path, self.ordinal, offset)
         if len(frames) != 1 or int(frames.lengths[0]) != length:
-            raise index_mismatch(self.file.path, origin.place(record, 0))
+            raise make_mismatch_error(self.file.path, origin.place(record, 0))
         return FileFrames(
             data=frames.data,
             starts=frames.starts,
@@ -304,7 +304,7 @@ class TFRecordFile(ABC):
         return iter_piece_reads(shards, [Piece(self.ordinal, 0, None)], limit=records)
 
 
-def index_mismatch(path: str, place: str) -> DataError:
+def make_mismatch_error(path: str, place: str) -> DataError:
     """Returns the error for a frame that has another length than in the index."""
     return DataError("the index does not fit the shard", source=path, place=place)
 

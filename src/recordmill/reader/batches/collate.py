@@ -131,10 +131,10 @@ POSITION_SUFFIX = "/position"
 Batch = dict[str, Any]
 
 
-def extra_column_names(name: str, collation: Collation) -> tuple[str, ...]:
+def name_extra_columns(name: str, collation: Collation) -> tuple[str, ...]:
     """Returns the names of the columns that a collation adds to the feature itself.
 
-    >>> extra_column_names("tokens", Packed(8))
+    >>> name_extra_columns("tokens", Packed(8))
     ('tokens/segment', 'tokens/position')
     """
     if isinstance(collation, Packed):
@@ -175,7 +175,7 @@ def split_column(
         return {
             name: padded,
             **{
-                extra: _split_steps(lengths, edges) for extra in extra_column_names(name, collation)
+                extra: _split_steps(lengths, edges) for extra in name_extra_columns(name, collation)
             },
         }
     if isinstance(collation, OneHot):
@@ -527,7 +527,7 @@ class Collator:
                     f"{', '.join(schema.names)}"
                 )
         for name, collation in collations.items():
-            for extra_name in extra_column_names(name, collation):
+            for extra_name in name_extra_columns(name, collation):
                 if extra_name in schema:
                     raise UsageError(
                         f"collate: {name!r} as {collation} adds the feature "

@@ -28,7 +28,7 @@ from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
 from recordmill.reader.open_files import OpenFiles
 from recordmill.reader.records import Records
-from recordmill.reader.statistics import stored_statistics
+from recordmill.reader.statistics import read_stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import (
     FeatureCounts,
@@ -95,10 +95,10 @@ class Finding:
         return f"{self.feature}: {self.text}" if self.feature else self.text
 
 
-def location_text(place: RecordLocation) -> str:
+def format_location(place: RecordLocation) -> str:
     """Returns the place of a record as text.
 
-    >>> location_text(("a.tfrecord", 3))
+    >>> format_location(("a.tfrecord", 3))
     'a.tfrecord record 3'
     """
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
@@ -111,15 +111,15 @@ def find_differences(inference: Inference) -> list[Finding]:
     return [*_message_findings(inference), *_kind_findings(inference), *_length_findings(inference)]
 
 
-def conflicting_features(inference: Inference) -> frozenset[str]:
+def find_conflicting_features(inference: Inference) -> frozenset[str]:
     """Returns the features that have no common type in all records."""
     conflicts = () if inference.message == OPAQUE_BYTES else _kind_findings(inference)
     return frozenset(finding.feature for finding in conflicts)
 
 
-def without_conflicts(inference: Inference) -> Inference:
+def drop_conflicts(inference: Inference) -> Inference:
     """Returns the counts without the conflicting features."""
-    bad = conflicting_features(inference)
+    bad = find_conflicting_features(inference)
     return replace(
         inference,
         features={
@@ -134,7 +134,7 @@ def _message_findings(inference: Inference) -> Iterator[Finding]:
     if inference.other_records and inference.first_other_record is not None:
         text = (
             f"{inference.other_records:,} of {inference.records:,} records are neither Example nor SequenceExample, "
-            f"first {location_text(inference.first_other_record)}"
+            f"first {format_location(inference.first_other_record)}"
         )
         yield Finding("", FINDING_MESSAGE, text, (inference.first_other_record,), conflict=True)
 
@@ -144,7 +144,7 @@ def _kind_findings(inference: Inference) -> Iterator[Finding]:
         name = inference.feature_name(*key)
         if len(counts.kinds) > 1:
             parts = (
-                f"{kind} in {count:,} {_count_unit(counts, count)}, first {location_text(counts.first_locations[kind])}"
+                f"{kind} in {count:,} {_count_unit(counts, count)}, first {format_location(counts.first_locations[kind])}"
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
@@ -165,8 +165,8 @@ def _length_findings(inference: Inference) -> Iterator[Finding]:
             and counts.first_max_values is not None
         ):
             text = (
-                f"{_count_values(counts.min_values)} in {location_text(counts.first_min_values)}, "
-                f"{_count_values(counts.max_values)} in {location_text(counts.first_max_values)}"
+                f"{_count_values(counts.min_values)} in {format_location(counts.first_min_values)}, "
+                f"{_count_values(counts.max_values)} in {format_location(counts.first_max_values)}"
             )
             yield Finding(
                 name, FINDING_LENGTHS, text, (counts.first_min_values, counts.first_max_values)
@@ -494,27 +494,27 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
         findings=differences,
         conflicts=conflicts,
         rejected=rejected,
-        statistics=stored_statistics(Records.from_files(files)),
+        statistics=read_stored_statistics(Records.from_files(files)),
     )
 
 
 def _readable_schema(files: OpenFiles) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     """Returns the features that can be read, and the kinds of the conflicting ones."""
     inference = files.inference
-    bad = frozenset() if inference is None else conflicting_features(inference)
+    bad = frozenset() if inference is None else find_conflicting_features(inference)
     if inference is None or not bad:
         return files.schema, {}
     counts_by_name = {
         inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
     }
     kinds = {name: counts.kinds for name, counts in counts_by_name.items() if name in bad}
-    return without_conflicts(inference).to_schema(), kinds
+    return drop_conflicts(inference).to_schema(), kinds
 
 
 def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
     for name, stats in features.items():
         if stats.missing_at is not None:
-            first = location_text(stats.missing_at)
+            first = format_location(stats.missing_at)
             text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {first}"
             yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 

@@ -30,7 +30,7 @@ from recordmill.reader.report.markup import (
     render_table,
     render_text,
 )
-from recordmill.reader.statistics import count_statistics, stored_statistics
+from recordmill.reader.statistics import count_statistics, read_stored_statistics
 from recordmill.records.images.header import BadImage
 from recordmill.shards.rejects import describe_reason
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -88,7 +88,7 @@ def make_report(dataset: Records, progress: Callable[[int], None] | None = None)
     Raises:
         DataError: A record is damaged.
     """
-    statistics = stored_statistics(dataset)
+    statistics = read_stored_statistics(dataset)
     if statistics is None:
         statistics = DatasetStatistics.from_sketch(count_statistics(dataset, progress))
     manifest, numbers = dataset.catalog.manifest, samples.draw_sample_numbers(dataset)
@@ -256,7 +256,7 @@ def _render_records(dataset: Records, numbers: Int64s, images: Sequence[str]) ->
         ]
         cells = [render_text(show_value(value, feature)) for value in values]
         if feature.name in images:
-            edge_names = samples.box_columns(dataset, feature.name)
+            edge_names = samples.find_box_columns(dataset, feature.name)
             edges = dataset.encoded_view.select(edge_names).take(records) if edge_names else table
             boxes = samples.read_boxes(edges, edge_names)
             cells = [

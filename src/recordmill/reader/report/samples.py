@@ -118,7 +118,7 @@ def sample_images(
     """
     label = dataset.schema.label
     columns = [feature] if label is None or label == feature else [feature, label]
-    edge_names = box_columns(dataset, feature)
+    edge_names = find_box_columns(dataset, feature)
     view = dataset.select([*columns, *(name for name in edge_names if name not in columns)])
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
@@ -163,7 +163,7 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
     )
 
 
-def box_columns(dataset: Records, feature: str) -> list[str]:
+def find_box_columns(dataset: Records, feature: str) -> list[str]:
     """Returns the names of the features with the boxes of an image feature.
 
     The list is empty if the data set has no boxes for it.
@@ -177,7 +177,7 @@ def read_boxes(table: pa.Table, edge_names: Sequence[str]) -> list[npt.NDArray[n
 
     Args:
         table: The records.
-        edge_names: Names of the features with the boxes, from `box_columns`.
+        edge_names: Names of the features with the boxes, from `find_box_columns`.
 
     Returns:
         For each record, [boxes, 4]: left, top, right and bottom.

@@ -268,7 +268,7 @@ def _length_arrays(column: BlockColumn, lengths: Int64s, step_block: StepBlock) 
     return {"steps": lengths[step_block.rows.edges[:-1]]}
 
 
-def block_spec(columns: list[BlockColumn]) -> FlatArrays:
+def make_block_spec(columns: list[BlockColumn]) -> FlatArrays:
     """Returns the tf.TensorSpec of each array of a block."""
     spec = {BLOCK_SHAPE: tf.TensorSpec([2], tf.int64)}
     for column in columns:

@@ -24,10 +24,10 @@ from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
-    block_spec,
     free_iterators_at_exit,
     join_element,
     make_block_columns,
+    make_block_spec,
     make_decoded_schema,
     split_into_steps,
     to_flat_blocks,
@@ -75,7 +75,7 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
         )
 
     free_iterators_at_exit()
-    flat_blocks = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(columns))
+    flat_blocks = tf.data.Dataset.from_generator(blocks, output_signature=make_block_spec(columns))
     feature_defaults = {
         name: value for name, value in defaults.items() if name not in source.images
     }

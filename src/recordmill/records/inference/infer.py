@@ -264,7 +264,7 @@ class Inference:
                 lines.append(f"feature {name!r}: is in the context and in the feature lists")
         return lines
 
-    def without_conflicts(self, names: Collection[str]) -> Inference:
+    def drop_conflicts(self, names: Collection[str]) -> Inference:
         """Removes features that have lists of several kinds.
 
         Args:

@@ -55,7 +55,7 @@ from recordmill.storage.files import read_range
 READ_BATCH_BYTES = 8 << 20
 
 
-def first_frame_bytes(data: Bytes) -> int:
+def read_first_frame_size(data: Bytes) -> int:
     """Returns the size of the first frame in `data` according to its header.
 
     The caller has checked the header. If `data` is shorter than a header, the result is the size of
@@ -93,7 +93,7 @@ def find_resume_offset(
     kind = PAYLOAD_DAMAGE if is_sound else FRAME_DAMAGE
     if next_offset is not None:
         return kind, next_offset
-    return kind, offset + first_frame_bytes(data[offset:]) if is_sound else native.next_frame(
+    return kind, offset + read_first_frame_size(data[offset:]) if is_sound else native.next_frame(
         data, offset + 1, max_record_bytes, is_final
     )
 
@@ -196,7 +196,7 @@ def read_stream(
         buffer_bytes = (
             min(
                 max(2 * buffer_bytes, FRAME_OVERHEAD_BYTES),
-                max(first_frame_bytes(leftover), FRAME_OVERHEAD_BYTES),
+                max(read_first_frame_size(leftover), FRAME_OVERHEAD_BYTES),
             )
             if is_incomplete
             else max(batch_bytes, 2 * HEADER_BYTES)

@@ -105,7 +105,7 @@ class Salvaged:
         return self.rows + len(self.rejects) + self.filtered
 
 
-def damage_rejects(frames: FileFrames, name: str) -> tuple[Reject, ...]:
+def list_damage_rejects(frames: FileFrames, name: str) -> tuple[Reject, ...]:
     """Returns a reject for each damaged record.
 
     Args:
@@ -125,7 +125,7 @@ def salvage(frames: FileFrames, name: str, schema: Schema) -> Salvaged:
         frames.data, frames.starts + HEADER_BYTES, frames.lengths, schema
     )
     numbers = np.delete(frames.numbers, [record.row for record in bad])
-    rejects = (*damage_rejects(frames, name), *_make_rejects(frames, bad, name))
+    rejects = (*list_damage_rejects(frames, name), *_make_rejects(frames, bad, name))
     return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
 
 

@@ -123,7 +123,7 @@ def infer_schema(
         files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
     )
     return refine_inferred(
-        files, inference if columns is None else inference.without_conflicts(columns)
+        files, inference if columns is None else inference.drop_conflicts(columns)
     )
 
 
@@ -205,7 +205,7 @@ def guess_schema(
             threads,
         )
         inference = reduce(operator.add, parts, Inference())
-        inference = inference if columns is None else inference.without_conflicts(columns)
+        inference = inference if columns is None else inference.drop_conflicts(columns)
         return _make_guess(files, inference) if can_guess_schema(inference) else None
     except DataError:
         # The complete inference that follows will find this again, and its error names the place.

@@ -39,7 +39,7 @@ from recordmill.shards.catalog import (
 )
 from recordmill.shards.cutting import cut
 from recordmill.shards.lengths import compare_length, read_lengths
-from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, select_fitting
+from recordmill.shards.loading.decode import list_damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
 from recordmill.shards.loading.schema_hints import find_hinted_classes
 from recordmill.shards.manifest import is_data_set
@@ -193,7 +193,7 @@ class TfrecordSource:
         records = unit.rows if shard.info else None
         piece = Piece(ordinal, unit.start, unit.stop or None, unit.first_row, records)
         for frames in _read_frames(self.shards, piece, self.memory_bytes):
-            rejects = damage_rejects(frames, shard.name)
+            rejects = list_damage_rejects(frames, shard.name)
             if self.checks_records:
                 frames, unfit = select_fitting(
                     frames,
