@@ -250,7 +250,7 @@ def test_decoded_images_are_the_same_for_every_consumer(out: Path, tmp_path: Pat
         )
     cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
     assert next(cut.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
-    with pytest.raises(UsageError, match="cut or flipped at random"):
+    with pytest.raises(UsageError, match="cropped or flipped at random"):
         cut.head()
     assert cut["id"].tolist() == list(range(ROWS))
 

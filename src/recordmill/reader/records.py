@@ -446,7 +446,8 @@ class Records:
         """Yields records in order, decoded on threads.
 
         A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
-        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
+        images are decoded, a batch has at most 64 MiB of pixels, or one record. A list of images
+        counts as long as the longest one of the first records. If records were
         selected by number, parts of files without selected records are not read. Nothing is read
         until the iterator is consumed.
 
@@ -462,11 +463,19 @@ class Records:
         """
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
-        row_bytes = sum(images.row_bytes for images in self.images.values())
+        row_bytes = self._image_row_bytes
         reads = self.iter_reads(
             start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
         )
         yield from thread_map(lambda read: self.decode(read()), reads, self.threads)
+
+    @cached_property
+    def _image_row_bytes(self) -> int:
+        if not self.images:
+            return 0
+        from recordmill.reader.images.columns import estimate_row_bytes
+
+        return estimate_row_bytes(self.encoded_view, self.images)
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of stored records that contains records [start, stop) of this view."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import thread_map
 from recordmill.reader.batches.grouping import (
@@ -33,7 +33,7 @@ from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import EpochLayout, FileExtent, MixtureSampler, Sampler
 from recordmill.reader.sampling.schedule import EpochSteps, Remainder, Schedule, State
-from recordmill.records.columns.ragged import Array
+from recordmill.records.columns.ragged import Array, Ragged
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
@@ -54,7 +54,8 @@ class StepBlock:
         row_edges: int64 [rows + 1]. First record of each packed row, and the number of records.
         end_positions: (epoch, position) after each packed step.
         truncated_counts: Number of packed records that were longer than a row, by feature.
-        images: Decoded images by feature, [rows, height, width, channels].
+        images: Decoded images by feature, [rows, height, width, channels]. Lists of images are
+            `Ragged`.
     """
 
     rows: StepRows
@@ -62,7 +63,7 @@ class StepBlock:
     row_edges: Int64s | None = None
     end_positions: tuple[tuple[int, int], ...] = ()
     truncated_counts: Mapping[str, int] = field(default_factory=dict)
-    images: Mapping[str, Array] = field(default_factory=dict)
+    images: Mapping[str, Array | Ragged] = field(default_factory=dict)
 
     def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepBlock:
         """Returns some of the rows as new steps. Fields that describe the old steps are dropped.
@@ -71,8 +72,23 @@ class StepBlock:
             rows: The rows, in the order of the result.
             edges: First row of each new step, and the number of rows.
         """
-        images = {name: array[rows] for name, array in self.images.items()}
+        images = {
+            name: _select_lists(images, rows) if isinstance(images, Ragged) else images[rows]
+            for name, images in self.images.items()
+        }
         return StepBlock(self.rows.select_rows(rows, edges), images=images)
+
+
+def _select_lists(lists: Ragged, rows: slice | Int64s) -> Ragged:
+    """Returns some of the lists of images. Their row splits start at 0."""
+    assert isinstance(lists.values, np.ndarray)
+    if isinstance(rows, slice):
+        splits = lists[rows].row_splits
+        return Ragged(lists.values[splits[0] : splits[-1]], splits - splits[0])
+    lengths = lists.lengths[rows]
+    splits = to_offsets(lengths)
+    items = np.repeat(lists.row_splits[rows] - splits[:-1], lengths) + np.arange(splits[-1])
+    return Ragged(lists.values[items], splits)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import drop_reusable
+from recordmill.base.buffers import drop_reusable, to_offsets
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.stages import time_stage
 from recordmill.base.threads import close_at_exit
@@ -31,13 +31,18 @@ from recordmill.reader.batches.plan import (
     count_iteration_steps,
     plan_steps,
 )
-from recordmill.reader.images.columns import ImageDecoder, resolve_image_targets
+from recordmill.reader.images.columns import (
+    ImageDecoder,
+    estimate_row_bytes,
+    resolve_image_targets,
+)
 from recordmill.reader.options.collation import Bucketed, Packed
-from recordmill.reader.options.images import Images
+from recordmill.reader.options.images import Images, make_pixel_schema
 from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State
+from recordmill.records.columns.ragged import Array, Ragged
 from recordmill.records.example.locate import BadRecord
 from recordmill.schemas.feature import Feature, Schema
 
@@ -78,7 +83,11 @@ def make_image_decoder(
 
 def _drop_bad_rows(block: StepBlock, bad: Sequence[BadRecord]) -> StepBlock:
     rows = block.rows
-    reasons_by_number = tuple((int(rows.numbers[record.row]), record.describe()) for record in bad)
+    # A record may have several bad images, and counts once.
+    first_bad = {record.row: record for record in reversed(bad)}
+    reasons_by_number = tuple(
+        (int(rows.numbers[row]), record.describe()) for row, record in sorted(first_bad.items())
+    )
     good_rows = np.delete(np.arange(len(rows.numbers)), [record.row for record in bad])
     # one step with all rows; the refiller divides them into batches
     good_block = block.select_rows(good_rows, np.array([0, len(good_rows)], np.int64))
@@ -211,7 +220,8 @@ def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
     edges = np.array([0, len(numbers)], np.int64)
     batch = pa.concat_batches([rows.batch for rows in step_rows])
     images = {
-        name: np.concatenate([block.images[name] for block in blocks]) for name in blocks[0].images
+        name: _concatenate_images([block.images[name] for block in blocks])
+        for name in blocks[0].images
     }
     return StepBlock(
         StepRows(
@@ -224,6 +234,16 @@ def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
         ),
         images=images,
     )
+
+
+def _concatenate_images(columns: list[Array | Ragged]) -> Array | Ragged:
+    """Joins images, or lists of images."""
+    arrays = [column.values if isinstance(column, Ragged) else column for column in columns]
+    joined = np.concatenate([array for array in arrays if isinstance(array, np.ndarray)])
+    lists = [column for column in columns if isinstance(column, Ragged)]
+    if not lists:
+        return joined
+    return Ragged(joined, to_offsets(np.concatenate([column.lengths for column in lists])))
 
 
 def _select_range(block: StepBlock, begin: int, end: int, size: int) -> StepBlock:
@@ -288,10 +308,14 @@ class BatchSource:
             names = [feature.name for feature in dataset.schema if _may_be_missing(feature)]
             dataset = dataset.drop_missing(names) if names else dataset
         defaults = options.graph.defaults
-        collator = Collator.from_form(
-            options.form, dataset.schema, has_mask=options.order.pad_remainder, defaults=defaults
-        )
         images = resolve_image_targets(dataset, targets)
+        collator = Collator.from_form(
+            options.form,
+            # lists of images are padded as numbers
+            make_pixel_schema(dataset.schema, images, lists_only=True),
+            has_mask=options.order.pad_remainder,
+            defaults=defaults,
+        )
         gathered_features = [
             name
             for name, collation in collator.collations.items()
@@ -396,7 +420,7 @@ class BatchSource:
         # The offsets of records and the images in progress take their share of the memory first.
         offset_bytes = sum(file.table_bytes for file in dataset.files)
         fetch_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
-        output_row_bytes = decoder.row_bytes + estimate_padded_row_bytes(
+        output_row_bytes = estimate_row_bytes(dataset, self.images) + estimate_padded_row_bytes(
             dataset, self.collator.collations
         )
         fetcher = Fetcher(

@@ -3,11 +3,15 @@
 `ImageDecoder` decodes batches on threads of its own, so that all cores share the images of one
 batch. `ImageConversion` decodes columns of tables. Boxes of objects move with a crop or flip of
 their image. TensorFlow is not needed.
+
+A feature has one image per record, or a list of images of one size. A record without images has an
+empty list. All images of a list are cropped and flipped alike, as the frames of a video must be.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,17 +21,23 @@ import pyarrow as pa
 
 from recordmill.base.buffers import allocate_reusable, to_offsets
 from recordmill.base.errors import UsageError
+from recordmill.base.magic import IMAGE_HEAD_BYTES
 from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
 from recordmill.reader.images.turned_objects import NOT_TURNED, turn_objects
-from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
+from recordmill.reader.options.images import (
+    Images,
+    ImageTarget,
+    RandomCrop,
+    make_pixel_schema,
+)
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Sampled
 from recordmill.reader.sampling.sampler import derive_random_key
 from recordmill.records.columns.convert import BadValues, build_column
 from recordmill.records.columns.decode_images import iter_images, looks_like_image
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
-from recordmill.records.columns.ragged import Array
+from recordmill.records.columns.ragged import Array, Ragged
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.images.check import check_structures
 from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels
@@ -54,15 +64,13 @@ def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[
     """
     if target is None:
         return {}
-    candidates = [
-        feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
-    ]
+    candidates = _list_candidates(dataset.schema)
     if isinstance(target, Mapping):
         for name in target:
             if name not in candidates:
                 raise UsageError(
-                    f"decode_images: {name!r} is not a selected bytes feature; there "
-                    f"are {_join_names(candidates)}"
+                    f"decode_images: {name!r} is {_describe_other(name, dataset.schema)}; there are "
+                    f"{_join_names(candidates)}"
                 )
         images = dict(target)
     else:
@@ -79,6 +87,7 @@ def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[
             strict=True,
         )
     )
+    _check_lists(images, dataset.schema, stored_names)
     check_boxes(
         [*stored_names.values()],
         {stored_names[name]: target_images for name, target_images in images.items()},
@@ -89,6 +98,60 @@ def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[
         else _with_first_size(dataset, name, target_images, find_photo(images))
         for name, target_images in images.items()
     }
+
+
+def _list_candidates(schema: Schema) -> list[str]:
+    """Returns the features that are bytes or lists of bytes."""
+    return [
+        feature.name
+        for feature in schema
+        if feature.dtype == "bytes" and feature.shape in ((), (None,))
+    ]
+
+
+def _describe_other(name: str, schema: Schema) -> str:
+    if name not in schema or schema[name].dtype != "bytes":
+        return "not a selected bytes feature"
+    return f"{schema[name].describe()}, neither a single bytes value nor a list of them"
+
+
+def _check_lists(
+    images: Mapping[str, Images], schema: Schema, stored_names: Mapping[str, str]
+) -> None:
+    """Raises UsageError if boxes or masks would move with a list of images."""
+    photo_name = find_photo(images)
+    for name, target in images.items():
+        is_list = bool(schema[name].shape)
+        may_have_boxes = is_list and stored_names[name] == IMAGE_FEATURE
+        if may_have_boxes and _moves_objects(target) and has_boxes([*stored_names.values()]):
+            raise UsageError(
+                f"decode_images: {name!r} is a list of images, and boxes do not move with one of them: leave out the "
+                "boxes, or the crop, flip and orientation"
+            )
+        has_photo = photo_name is not None and target.mask and target.orientation
+        if has_photo and photo_name is not None and (is_list or schema[photo_name].shape):
+            raise UsageError(
+                f"decode_images: {name!r} can't be turned with {photo_name!r}, because a list of images has no masks: "
+                "leave out orientation"
+            )
+
+
+def estimate_row_bytes(dataset: Sampled, images: Mapping[str, Images]) -> int:
+    """Returns the size of the decoded images of a record, in bytes.
+
+    A list counts as long as the longest one of the first records.
+    """
+    lists = [name for name in images if dataset.schema[name].shape]
+    # without lists, the files need not be read
+    head = dataset.head(_SAMPLE_RECORDS) if lists else None
+    total = 0
+    for name, target in images.items():
+        length = 1
+        if head is not None and name in lists:
+            chunks = (list_lengths(chunk).max(initial=0) for chunk in head[name].chunks)
+            length = max(map(int, chunks), default=0)
+        total += length * target.row_bytes
+    return total
 
 
 def find_photo(images: Mapping[str, Images]) -> str | None:
@@ -104,17 +167,12 @@ def find_photo(images: Mapping[str, Images]) -> str | None:
 def _with_first_size(dataset: Sampled, name: str, target: Images, photo_name: str | None) -> Images:
     """Returns the target with the size of the first image."""
     records = dataset.head(_SAMPLE_RECORDS)
-    photos = records[photo_name or name].to_pylist()
-    for value, photo in zip(records[name].to_pylist(), photos, strict=True):
-        if value is None:
-            continue
+    feature, photo_name = dataset.schema[name], photo_name or name
+    photos = dict(_sample_images(records, dataset.schema[photo_name]))
+    for row, data in _sample_images(records, feature):
         # a damaged image has no known size, so the next one is tried
         with contextlib.suppress(BadImage):
-            first = EncodedImage(
-                np.frombuffer(value, np.uint8),
-                target,
-                photo=None if photo is None else np.frombuffer(photo, np.uint8),
-            )
+            first = EncodedImage(data, target, photo=photos.get(row))
             return target.with_size(first.height, first.width)
     raise UsageError(
         f"decode_images: the size of {name!r} is unknown, because none of the first "
@@ -122,17 +180,31 @@ def _with_first_size(dataset: Sampled, name: str, target: Images, photo_name: st
     )
 
 
+def _sample_images(records: pa.Table, feature: Feature) -> Iterator[tuple[int, Pixels]]:
+    """Yields (number of the record, encoded image) for all images of some records."""
+    arrays = extract_arrays(records[feature.name], replace(feature, required=True))
+    offsets = arrays.splits[-1]
+    if feature.shape:
+        rows = np.repeat(np.arange(len(records)), np.diff(arrays.splits[0]))
+        items = np.arange(len(rows))
+    else:
+        rows = items = np.flatnonzero(records[feature.name].is_valid().to_numpy())
+    for row, item in zip(rows.tolist(), items.tolist(), strict=True):
+        yield row, arrays.values[offsets[item] : offsets[item + 1]]
+
+
 def detect_image_features(dataset: Sampled) -> list[str]:
     """Returns the bytes features that contain encoded images in the first records."""
-    candidates = [
-        feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
-    ]
+    candidates = _list_candidates(dataset.schema)
     head = dataset.head(_SAMPLE_RECORDS) if candidates else None
     return [
         name
         for name in candidates
         if head is not None
-        and any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
+        and any(
+            looks_like_image(data[:IMAGE_HEAD_BYTES].tobytes())
+            for _, data in _sample_images(head, dataset.schema[name])
+        )
     ]
 
 
@@ -168,8 +240,6 @@ class ImageDecoder:
         defaults: Mapping[str, bytes] | None = None,
     ) -> None:
         self.images, self._seed, self._defaults = images, seed, defaults or {}
-        # Size of the decoded images of a row.
-        self.row_bytes = sum(target.row_bytes for target in images.values())
         # Memory for images in decoding.
         self.work_bytes = memory_bytes // _MEMORY_DIVISOR if images else 0
         self._budget = MemoryBudget(self.work_bytes, self.work_bytes // (_MEMORY_DIVISOR * threads))
@@ -184,7 +254,7 @@ class ImageDecoder:
 
     def decode(
         self, rows: StepRows, schema: Schema
-    ) -> tuple[dict[str, Array], pa.RecordBatch, list[BadRecord]]:
+    ) -> tuple[dict[str, Array | Ragged], pa.RecordBatch, list[BadRecord]]:
         """Decodes the image features of some rows.
 
         Args:
@@ -192,10 +262,12 @@ class ImageDecoder:
             schema: Features of the rows.
 
         Returns:
-            Three values: the pixels [rows, *shape] by feature, the columns of the rows with their
-            boxes moved, and the images that can't be decoded, in the order of the rows.
+            Three values: the pixels [rows, *shape] by feature, with lists of images as `Ragged`;
+            the columns of the rows with their boxes moved; and the images that can't be decoded,
+            in the order of the rows.
         """
-        pixels: dict[str, Array] = {}
+        pixels: dict[str, Array | Ragged] = {}
+        tasks: list[_DecodeTask] = []
         undecoded: list[BadRecord] = []
         futures: list[Future[list[BadRecord]]] = []
         # crops are different in each epoch
@@ -209,24 +281,27 @@ class ImageDecoder:
                 continue
             task = self._make_task(feature, column, rows, key, photos)
             # only this feature has boxes
-            if name == IMAGE_FEATURE and _moves_objects(task.target):
+            if name == IMAGE_FEATURE and not feature.shape and _moves_objects(task.target):
                 box_task = task
-            pixels[feature.name] = task.out
-            for begin in range(0, len(column), _IMAGES_PER_TASK):
-                task_rows = range(begin, min(begin + _IMAGES_PER_TASK, len(column)))
+            tasks.append(task)
+            for begin in range(0, len(task.out), _IMAGES_PER_TASK):
+                task_images = range(begin, min(begin + _IMAGES_PER_TASK, len(task.out)))
                 if self._pool is not None:
-                    futures.append(self._pool.submit(task.decode, task_rows))
+                    futures.append(self._pool.submit(task.decode, task_images))
                 else:
-                    undecoded += task.decode(task_rows)
+                    undecoded += task.decode(task_images)
         for result in futures:
             undecoded += result.result()
+        for task in tasks:
+            array = task.target.to_layout(task.out)
+            pixels[task.name] = array if task.lists is None else Ragged(array, task.lists)
         batch = rows.batch
         if box_task is not None:
             batch = turn_objects(batch, box_task.turns)
             if box_task.target.crop or box_task.target.flip:
                 batch = move_boxes(batch, box_task.kept_parts)
         return (
-            {name: self.images[name].to_layout(array) for name, array in pixels.items()},
+            pixels,
             batch,
             # collected feature by feature, returned by row
             sorted(undecoded, key=lambda bad: (bad.row, bad.feature)),
@@ -254,29 +329,35 @@ class ImageDecoder:
         photos: Sequence[Pixels | None],
     ) -> _DecodeTask:
         target = self.images[feature.name]
-        out = allocate_reusable((len(column), *target.shape), target.numpy_dtype)
         # `valid` marks the missing images, so they can be empty values here
         parts = extract_arrays(column, replace(feature, required=True))
-        valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+        valid, lists, numbers = None, None, rows.numbers
+        if feature.shape:
+            lists = parts.splits[0]  # a missing list is an empty one
+            numbers = np.repeat(numbers, np.diff(lists))
+        elif column.null_count:
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+        count = len(numbers)
+        out = allocate_reusable((count, *target.shape), target.numpy_dtype)
         default = self._defaults.get(feature.name)
         default_data = None if default is None else np.frombuffer(default, np.uint8)
         # missing and damaged images keep this value: the complete image, not flipped
-        kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
-        values, splits = parts.values, parts.splits[0]
+        kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (count, 1))
         return _DecodeTask(
             name=feature.name,
             target=target,
-            values=values,
-            splits=splits,
+            values=parts.values,
+            splits=parts.splits[-1],
+            lists=lists,
             valid=valid,
             photos=photos if target.mask else (),
             default=default_data,
-            numbers=rows.numbers,
+            numbers=numbers,
             key=key,
             budget=self._budget,
             out=out,
             kept_parts=kept_parts,
-            turns=np.tile(np.array(NOT_TURNED), (len(column), 1)),
+            turns=np.tile(np.array(NOT_TURNED), (count, 1)),
         )
 
 
@@ -285,19 +366,24 @@ class _DecodeTask:
     """Decoding of one image column.
 
     Attributes:
+        splits: [images + 1] the first byte of each image in `values`, and the end of the last one.
+        lists: [rows + 1] the first image of each row, and the number of images. None if each row
+            has one image.
+        valid: [images] False for missing images. None if there are none.
         photos: The photo of each mask, which may be missing. Empty for other images.
         default: Encoded image for rows without an image. None makes them black.
-        numbers: [rows]. Record numbers, which determine random crops.
-        out: [rows, *shape]. Receives the pixels.
-        kept_parts: [rows, 5]. Receives the part of each image that is kept, as `move_boxes` takes
-            it.
-        turns: [rows, 3]. Receives how each image was turned, as `turn_objects` takes it.
+        numbers: [images]. Record numbers, which determine random crops.
+        out: [images, *shape]. Receives the pixels.
+        kept_parts: [images, 5]. Receives the part of each image that is kept, as `move_boxes`
+            takes it.
+        turns: [images, 3]. Receives how each image was turned, as `turn_objects` takes it.
     """
 
     name: str
     target: Images
     values: Pixels
     splits: Array
+    lists: Array | None
     valid: Array | None
     photos: Sequence[Pixels | None]
     default: Pixels | None
@@ -308,42 +394,52 @@ class _DecodeTask:
     kept_parts: Array
     turns: Array
 
-    def decode(self, rows: range) -> list[BadRecord]:
-        """Decodes the images of these rows into `out`.
+    def decode(self, images: range) -> list[BadRecord]:
+        """Decodes these images into `out`.
 
         Returns:
             The images that can't be decoded.
         """
-        return list(self._decode_rows(rows))
+        return list(self._decode_images(images))
 
-    def _decode_rows(self, rows: range) -> Iterator[BadRecord]:
-        first, stop = self.splits[rows.start], self.splits[rows.stop]
-        ends = self.splits[rows.start + 1 : rows.stop + 1] - first
+    def _decode_images(self, images: range) -> Iterator[BadRecord]:
+        first, stop = self.splits[images.start], self.splits[images.stop]
+        ends = self.splits[images.start + 1 : images.stop + 1] - first
         # One call checks all images, because each call waits for the interpreter's lock.
         headers = check_structures(self.values[first:stop], ends, MAX_DECODED_PIXELS)
-        for row, checked in zip(rows, headers, strict=True):
-            data = self._encoded_image(row)
+        for index, checked in zip(images, headers, strict=True):
+            data = self._encoded_image(index)
             if data is None:
-                self.out[row] = make_black_image(self.target)
+                self.out[index] = make_black_image(self.target)
                 continue
             try:
                 # the header of a default image has not been checked above
-                is_own = self.valid is None or self.valid[row]
-                photo = self.photos[row] if self.photos and is_own else None
+                is_own = self.valid is None or self.valid[index]
+                photo = self.photos[index] if self.photos and is_own else None
                 image = EncodedImage(data, self.target, checked if is_own else None, photo)
-                number = int(self.numbers[row])
+                number = int(self.numbers[index])
                 if is_own:
-                    self.turns[row] = image.turn
-                self.kept_parts[row] = _decode_into(
-                    image, self.target, self.key, number, self.budget, self.out[row]
+                    self.turns[index] = image.turn
+                self.kept_parts[index] = _decode_into(
+                    image, self.target, self.key, number, self.budget, self.out[index]
                 )
             except BadImage as error:
-                yield BadRecord(row, self.name, error.message)
+                yield self._bad_record(index, error)
 
-    def _encoded_image(self, row: int) -> Pixels | None:
-        if self.valid is None or self.valid[row]:
-            return self.values[self.splits[row] : self.splits[row + 1]]
+    def _bad_record(self, index: int, error: BadImage) -> BadRecord:
+        if self.lists is None:
+            return BadRecord(index, self.name, error.message)
+        row = int(np.searchsorted(self.lists, index, "right")) - 1
+        return BadRecord(row, self.name, _describe_item(index - int(self.lists[row]), error))
+
+    def _encoded_image(self, index: int) -> Pixels | None:
+        if self.valid is None or self.valid[index]:
+            return self.values[self.splits[index] : self.splits[index + 1]]
         return self.default
+
+
+def _describe_item(item: int, error: BadImage) -> str:
+    return f"image {item} of its list: {error.message}"
 
 
 def _decode_into(
@@ -426,13 +522,14 @@ class ImageConversion:
         """Returns the feature of the pixels.
 
         Raises:
-            UsageError: The feature is not a single bytes value.
+            UsageError: The feature is neither a bytes value nor a list of them.
         """
-        if feature.shape or feature.dtype != "bytes":
+        if feature.shape not in ((), (None,)) or feature.dtype != "bytes":
             raise UsageError(
-                f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
+                f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value or a list of them "
+                "has images"
             )
-        return replace(feature, dtype=self.target.numpy_dtype.name, shape=self.target.layout_shape)
+        return make_pixel_schema(Schema((feature,)), {feature.name: self.target})[feature.name]
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         """Decodes a column of images.
@@ -457,26 +554,50 @@ class ImageConversion:
                 f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch can do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop and orientation'}, or without this feature"
             )
+        rows = _list_row_images(column, feature)
         # one array for all present images, because a column holds their values one after another
-        pixels = np.empty(
-            (len(column) - column.null_count, *self.target.shape), self.target.numpy_dtype
-        )
-        present, bad_values, num_decoded = [], [], 0
-        for row, data in iter_images(column, feature):
-            try:
-                if data is not None:
-                    pixels[num_decoded] = decode_image(data, self.target)
-                    num_decoded += 1
-                present.append(data is not None)
-            except BadImage as error:
-                bad_values.append((row, error.message))
-        flat, counts = (
-            pa.array(self.target.to_layout(pixels[:num_decoded]).reshape(-1)),
-            np.zeros(len(present), np.int64),
-        )
+        num_images = sum(len(images or ()) for images in rows)
+        pixels = np.empty((num_images, *self.target.shape), self.target.numpy_dtype)
+        present, counts, bad_values, num_decoded = [], [], [], 0
+        for row, images in enumerate(rows):
+            count = len(images or ())
+            out = pixels[num_decoded : num_decoded + count]
+            if (error := self._decode_row(images or (), out, is_list=bool(feature.shape))) is None:
+                present.append(images is not None)
+                counts.append(count)
+                num_decoded += count
+            else:
+                bad_values.append((row, error))
         return build_column(
-            flat, counts, np.array(present, np.bool_), self.output_feature(feature)
+            pa.array(self.target.to_layout(pixels[:num_decoded]).reshape(-1)),
+            np.array(counts, np.int64),
+            np.array(present, np.bool_),
+            self.output_feature(feature),
         ), bad_values
+
+    def _decode_row(self, images: Sequence[Pixels], out: Array, *, is_list: bool) -> str | None:
+        """Decodes the images of a record, or returns an error."""
+        for item, data in enumerate(images):
+            try:
+                out[item] = decode_image(data, self.target)
+            except BadImage as error:
+                return _describe_item(item, error) if is_list else error.message
+        return None
+
+
+def _list_row_images(column: pa.Array, feature: Feature) -> list[Sequence[Pixels] | None]:
+    """Returns the encoded images of each row. None if a row has no value."""
+    if not feature.shape:
+        return [None if data is None else (data,) for _, data in iter_images(column, feature)]
+    arrays = extract_arrays(column, replace(feature, required=True))
+    lists, offsets = (splits.tolist() for splits in arrays.splits)
+    images = [arrays.values[begin:end] for begin, end in itertools.pairwise(offsets)]
+    return [
+        images[begin:end] if is_present else None
+        for (begin, end), is_present in zip(
+            itertools.pairwise(lists), column.is_valid().to_pylist(), strict=True
+        )
+    ]
 
 
 # Boxes of objects, under the names of the Object Detection API, move with the kept part of the

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.schemas.feature import Schema
 
 Floats = npt.NDArray[np.float32]
 Dtype = Literal["uint8", "int32", "float16", "float32"]
@@ -220,6 +221,27 @@ class Images:
         )
         scale = 1.0 if self.scale is None else self.scale
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
+
+
+def make_pixel_schema(
+    schema: Schema, images: Mapping[str, Images], *, lists_only: bool = False
+) -> Schema:
+    """Returns the schema after the images are decoded.
+
+    Args:
+        lists_only: Changes only lists of images.
+    """
+    features = tuple(
+        replace(
+            feature,
+            dtype=images[feature.name].numpy_dtype.name,
+            shape=(*feature.shape, *images[feature.name].layout_shape),
+        )
+        if feature.name in images and (feature.shape or not lists_only)
+        else feature
+        for feature in schema
+    )
+    return replace(schema, features=features)
 
 
 ImageTarget = Images | Mapping[str, Images]  # one for all features with images, or by feature name

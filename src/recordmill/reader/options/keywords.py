@@ -49,7 +49,7 @@ class BatchesKeywords(TypedDict, total=False):
     map: Callable[[Any], Any] | None
     """A function that takes a batch. Its result is returned instead of the batch. It runs in the threads of the reader, or as a TensorFlow graph in `to_tf`. Its errors are raised with the number of the batch."""
     decode_images: ImageSpec | None
-    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
+    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. Lists of images become lists of arrays. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
     channels: int
     """Number of channels if `decode_images` is a size or True: 1 for grey, 3 for RGB, 4 for RGBA. (default: 3)."""
     antialias: bool
@@ -98,7 +98,7 @@ class ToTfKeywords(TypedDict, total=False):
     map: Callable[[Any], Any] | None
     """A function that takes a batch. Its result is returned instead of the batch. It runs in the threads of the reader, or as a TensorFlow graph in `to_tf`. Its errors are raised with the number of the batch."""
     decode_images: ImageSpec | None
-    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
+    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. Lists of images become lists of arrays. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
     channels: int
     """Number of channels if `decode_images` is a size or True: 1 for grey, 3 for RGB, 4 for RGBA. (default: 3)."""
     antialias: bool
@@ -147,7 +147,7 @@ class ToKerasKeywords(TypedDict, total=False):
     map: Callable[[Any], Any] | None
     """A function that takes a batch. Its result is returned instead of the batch. It runs in the threads of the reader, or as a TensorFlow graph in `to_tf`. Its errors are raised with the number of the batch."""
     decode_images: ImageSpec | None
-    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
+    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. Lists of images become lists of arrays. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
     channels: int
     """Number of channels if `decode_images` is a size or True: 1 for grey, 3 for RGB, 4 for RGBA. (default: 3)."""
     antialias: bool
@@ -198,7 +198,7 @@ class ToTorchKeywords(TypedDict, total=False):
     map: Callable[[Any], Any] | None
     """A function that takes a batch. Its result is returned instead of the batch. It runs in the threads of the reader, or as a TensorFlow graph in `to_tf`. Its errors are raised with the number of the batch."""
     decode_images: ImageSpec | None
-    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
+    """(height, width) decodes images to uint8 [rows, height, width, channels], resized as `tf.image.resize` does. True keeps the size, which must be the same for all images. Lists of images become lists of arrays. `Images(...)` has further options such as scaling and cropping. A dict specifies targets by feature name. None uses the option of `open`."""
     channels: int
     """Number of channels if `decode_images` is a size or True: 1 for grey, 3 for RGB, 4 for RGBA. (default: 3)."""
     antialias: bool

@@ -223,7 +223,8 @@ class TrainingImages(Options):
 
     decode_images: ImageSpec | None = declare(
         "(height, width) decodes images to uint8 [rows, height, width, channels], resized as "
-        "`tf.image.resize` does. True keeps the size, which must be the same for all images. "
+        "`tf.image.resize` does. True keeps the size, which must be the same for all images. Lists of "
+        "images become lists of arrays. "
         "`Images(...)` has further options such as scaling and cropping. A dict specifies targets by "
         "feature name. None uses the option of `open`.",
         default=None,

@@ -23,7 +23,7 @@ from recordmill.reader.batches import collate
 from recordmill.reader.batches.grouping import compute_segments, join_packed_lists
 from recordmill.reader.batches.plan import StepBlock
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
-from recordmill.reader.options.images import Images
+from recordmill.reader.options.images import Images, make_pixel_schema
 from recordmill.reader.tensorflow.program import without_autograph
 from recordmill.records.columns.numpy_arrays import (
     ColumnArrays,
@@ -52,15 +52,8 @@ def make_decoded_schema(
             missing.
     """
     features = tuple(
-        Feature(
-            f.name,
-            images[f.name].numpy_dtype.name,
-            images[f.name].layout_shape,
-            f.required or f.name in defaults,
-        )
-        if f.name in images
-        else f
-        for f in schema
+        replace(f, required=f.required or f.name in defaults) if f.name in images else f
+        for f in make_pixel_schema(schema, images)
     )
     return replace(schema, features=features)
 
@@ -189,7 +182,12 @@ def _to_flat_arrays(step_block: StepBlock, columns: list[BlockColumn]) -> FlatAr
 
 
 def _image_arrays(column: BlockColumn, arrow_column: pa.Array, step_block: StepBlock) -> FlatArrays:
-    arrays: FlatArrays = {"values": step_block.images[column.feature.name]}
+    images = step_block.images[column.feature.name]
+    if isinstance(images, Ragged):
+        assert isinstance(images.values, np.ndarray)
+        parts = ColumnArrays(images.values, (images.row_splits,), valid=None)
+        return _column_arrays(column, parts, step_block)
+    arrays: FlatArrays = {"values": images}
     return (
         {**arrays, "valid": arrow_column.is_valid().to_numpy(zero_copy_only=False)}
         if column.has_valid
