@@ -32,6 +32,9 @@ _CALLS = {
     "doctor": "recordmill.doctor(inputs, out, ...)",
     "status": "recordmill.status(out)",
     "clean": "recordmill.clean(out, ...)",
+    "log": "recordmill.log(out)",
+    "restore": "recordmill.restore(out, generation)",
+    "compact": "recordmill.compact(out, ...)",
 }
 _HEAD = """\
 <!-- docs/make_reference.py writes this page from src/recordmill/options/. -->

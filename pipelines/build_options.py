@@ -121,7 +121,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
         name=choose_dataset_name(shards.name, out),
         budget=RejectBudget.parse(records.max_rejects),
-        threads=_choose_threads(run.threads, run.memory),
+        threads=choose_build_threads(run.threads, run.memory),
         transform=parse_local_path(transform.transform)
         if isinstance(transform.transform, str)
         else transform.transform,
@@ -153,7 +153,7 @@ def _to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _choose_threads(threads: int | None, memory_bytes: int) -> int:
+def choose_build_threads(threads: int | None, memory_bytes: int) -> int:
     """Returns the number of threads: the requested number, or fewer if memory is scarce.
 
     Each thread needs 32 MiB of the memory.

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
@@ -40,12 +39,11 @@ from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
-from recordmill.storage.files import sync_file, sync_folder
 from recordmill.storage.folders import (
     copy_tree,
     is_folder,
     join,
-    list_paths,
+    sync_tree,
 )
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
@@ -123,14 +121,8 @@ def add_transform(
         plan = replace(
             plan, source=replace(source, notes=(*source.notes, *describe_uncounted_records(saved)))
         )
-    _sync_files(Path(target))
+    sync_tree(target)
     return replace(plan, transform=saved, schema=saved.schema)
-
-
-def _sync_files(folder: Path) -> None:
-    """Makes the saved transform durable, as the shards are before the commit."""
-    for path in (*list_paths(folder, "**/*"), folder):
-        (sync_folder if is_folder(path) else sync_file)(path)
 
 
 def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) -> SavedTransform:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from recordmill.commands.stats import stats
     from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.dry_run import BuildPreview, preview
+    from recordmill.pipelines.generations import Generation, compact, log, restore
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.pipelines.remote.preflight import doctor
     from recordmill.pipelines.remote.status import status
@@ -49,6 +50,7 @@ _MODULES_BY_NAME = {
         "commands.check": "check",
         "shards.store_run": "clean",
         "pipelines.dry_run": "preview BuildPreview",
+        "pipelines.generations": "Generation compact log restore",
         "pipelines.remote.preflight": "doctor",
         "commands.report": "report",
         "commands.stats": "stats",
@@ -77,6 +79,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Feature",
+    "Generation",
     "Images",
     "OneHot",
     "Packed",
@@ -90,16 +93,19 @@ __all__ = [
     "build",
     "check",
     "clean",
+    "compact",
     "doctor",
     "example",
     "hosts",
     "inspect",
+    "log",
     "mixture",
     "open",
     "parse_example",
     "preview",
     "read",
     "report",
+    "restore",
     "serving_layer",
     "serving_objects",
     "stats",

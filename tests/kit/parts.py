@@ -12,6 +12,7 @@ import recordmill
 from recordmill.building.commit import finish_output
 from recordmill.shards.manifest import (
     APPEND,
+    SKETCH_NAME,
     STATISTICS_NAME,
     Manifest,
     load_manifest,
@@ -22,7 +23,7 @@ from recordmill.storage.digest import Digest
 
 
 def append(out: Path, source: Any, **options: Any) -> Manifest:
-    """Builds a source next to OUT with the same options, and makes it the next part of OUT."""
+    """Builds a source with these options, and makes it the next part of OUT."""
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         recordmill.build(source, Path(folder, out.name), **options)
         return join_parts(out, Path(folder, out.name))
@@ -53,6 +54,8 @@ def join_parts(out: Path, *others: Path) -> Manifest:
         run={**manifest.run, **added[-1].run, "action": APPEND},
     )
     joined = replace(joined, run={**joined.run, "keep_generations": manifest.keep_generations})
+    # Real appends merge the sketches, too.
+    (out / joined.statistics_folder / SKETCH_NAME).unlink(missing_ok=True)
     path = manifest_path(out, base + 1)
     path.write_text(joined.to_json())
     if "file" in manifest.statistics:

@@ -16,6 +16,7 @@ PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "reading": (["tensorflow", "duckdb", "pandas"], {"```console": 9, "\n>>> ": 21}),
     "statistics": (["apache_beam"], {"```console": 1, "\n>>> ": 5}),
     "training": (["keras", "tensorflow", "apache_beam"], {"\n>>> ": 16}),
+    "growing": (["apache_beam"], {"\n>>> ": 15}),
     "checks": (["apache_beam"], {"```console": 2}),
     "report": (["apache_beam"], {}),
     "coming-from": (["tensorflow_transform", "tensorflow_datasets"], {"```python": 14}),

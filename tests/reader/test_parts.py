@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.kit.files import flip
-from tests.kit.parts import append
+from kit.files import flip
+from kit.parts import append
 
 import recordmill
 from recordmill.commands.main import run

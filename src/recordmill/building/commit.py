@@ -24,8 +24,6 @@ from recordmill.shards.derived_files import is_derived_name, make_derived_files
 from recordmill.shards.manifest import (
     INPUTS_NAME,
     MERGED_FILES,
-    SKETCH_NAME,
-    STATISTICS_NAME,
     Manifest,
     list_generations,
     manifest_path,
@@ -50,7 +48,7 @@ from recordmill.storage.folders import find_files, join, list_names, make_folder
 from recordmill.storage.walk import MANIFESTS_FOLDER
 
 # Files in the data folder that are not shards.
-_EXTRA_FILES = (INPUTS_NAME, STATISTICS_NAME, SKETCH_NAME)
+_EXTRA_FILES = (INPUTS_NAME, *MERGED_FILES)
 # Concurrent store requests. Each thread only waits for its answer.
 _CONCURRENT_COPIES = 32
 

@@ -12,7 +12,7 @@ import platform
 import time
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from recordmill.building.ingest import IngestResult
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import FinishedShard
 from recordmill.checks.constraints import check_expectations
+from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.catalog import catalog_inputs
@@ -112,7 +113,7 @@ def commit_local_build(
     rejected.check_budget(plan.budget, records_read)
     rejected.check_any_left(records_read)
     check_record_counts(records_read, rejected.total, ingest_results, shards)
-    shards_by_split = _renumber_shards(plan, shards, folder.data)
+    shards_by_split = renumber_shards(plan, shards, folder.data)
     input_list = write_input_list(plan, folder.data)
     note_counts = sum((Counter(result.note_counts) for result in ingest_results), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
@@ -126,21 +127,43 @@ def commit_local_build(
         run_id=folder.id,
         statistics=statistics,
     )
-    files = sorted(rejected.files)
+    return publish_and_commit(
+        plan,
+        sorted(rejected.files),
+        lambda data_name, names: make_manifest(plan, outcome, data_name, names),
+    )
+
+
+def publish_and_commit(
+    plan: BuildPlan,
+    reject_files: Sequence[str],
+    make: Callable[[str, Sequence[str]], Manifest],
+) -> Manifest:
+    """Moves the files of a local run to OUT, or uploads them, and commits them.
+
+    Args:
+        plan: The plan.
+        reject_files: The path of each reject file.
+        make: Returns the manifest from the name of the data folder and the final names of the
+            reject files.
+
+    Returns:
+        The committed manifest.
+
+    Raises:
+        CommitConflict: Another run committed first.
+    """
+    folder = RunFolder.attach(plan.folder)
     if not plan.store_url:
-        return commit(
-            folder,
-            make_manifest(plan, outcome, folder.data_name, publish_files(folder, files)),
-            plan.base_generation,
-        )
+        names = publish_files(folder, reject_files)
+        return commit(folder, make(folder.data_name, names), plan.base_generation)
     with StoreRun(plan.store_url, folder.id) as run:
         try:
             names, _ = run_both(
-                lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead_runs
+                lambda: upload_files(run, folder, reject_files, plan.memory_bytes),
+                run.remove_dead_runs,
             )
-            return commit(
-                run, make_manifest(plan, outcome, run.data_name, names), plan.base_generation
-            )
+            return commit(run, make(run.data_name, names), plan.base_generation)
         except BaseException:
             run.discard()
             raise
@@ -226,9 +249,17 @@ def make_manifest(
         schema=to_pbtxt(plan.schema),
         parts=(part,),
         rejects=rejects,
-        fingerprint=compute_fingerprint(plan, outcome),
+        fingerprint=compute_fingerprint(
+            plan.fingerprint_options, plan.schema, outcome.inputs, outcome.shards_by_split
+        ),
         statistics={"notes": notes, **entry},
-        run=_make_run_entry(plan, outcome.run_id),
+        run=make_run_entry(
+            outcome.run_id,
+            BUILD,
+            find_keep_generations(plan),
+            threads=plan.threads,
+            memory_bytes=plan.memory_bytes,
+        ),
         transform={} if plan.transform is None else plan.transform.manifest_entry,
         description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
@@ -398,7 +429,7 @@ def _decodable_features(plan: BuildPlan) -> tuple[str, ...]:
     return tuple(name for name in IMAGE_FEATURES if decoded and name in plan.schema)
 
 
-def _renumber_shards(
+def renumber_shards(
     plan: BuildPlan, shards: Sequence[FinishedShard], folder: Path
 ) -> dict[str, tuple[ShardInfo, ...]]:
     """Renames the shards to their final numbers, without gaps.
@@ -568,22 +599,28 @@ def _compute_digest(blocks: Iterable[Any]) -> str:
     return digest.text()
 
 
-def _make_run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
+def make_run_entry(run_id: str, action: str, keep_generations: int, **facts: Any) -> dict[str, Any]:
+    """Returns the manifest's entry for a run that ends now.
+
+    Args:
+        run_id: Id of the run.
+        action: What makes the generation, one of `manifest.ACTIONS`.
+        keep_generations: The number of generations that commits keep.
+        **facts: More facts for the user.
+    """
     versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow")}
-    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
         "id": run_id,
-        "action": BUILD,
-        "keep_generations": _find_keep_generations(plan),
-        "finished": finished,
+        "action": action,
+        "keep_generations": keep_generations,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "versions": versions,
-        "threads": plan.threads,
-        "memory_bytes": plan.memory_bytes,
+        **facts,
     }
 
 
-def _find_keep_generations(plan: BuildPlan) -> int:
+def find_keep_generations(plan: BuildPlan) -> int:
     """Returns the number of generations to keep: that of the plan, or of the newest generation."""
     if plan.keep_generations is not None:
         return plan.keep_generations
@@ -591,19 +628,25 @@ def _find_keep_generations(plan: BuildPlan) -> int:
     return DEFAULT_KEPT_GENERATIONS if base is None else base.keep_generations
 
 
-def compute_fingerprint(plan: BuildPlan, outcome: BuildOutcome) -> str:
+def compute_fingerprint(
+    options: Mapping[str, Any],
+    schema: Schema,
+    inputs: Mapping[str, Any],
+    shards_by_split: Mapping[str, Sequence[ShardInfo]],
+) -> str:
     """Returns a digest that is equal for two builds with the same result.
 
-    The digest covers the options, the schema, the number and size of the inputs, and the checksum
-    of each shard.
+    Args:
+        options: The options that determine the bytes of the shards.
+        schema: The schema of the records.
+        inputs: The manifest's entry for the inputs. The digest covers their number and size.
+        shards_by_split: The shards of each split. The digest covers their checksums.
     """
-    sums = [shard.sum for split in outcome.shards_by_split.values() for shard in split]
-    inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
     document = {
         "format": 1,
-        "options": plan.fingerprint_options,
-        "schema": to_pbtxt(plan.schema),
-        "inputs": inputs,
-        "sums": sums,
+        "options": options,
+        "schema": to_pbtxt(schema),
+        "inputs": [inputs["files"], inputs["bytes"]],
+        "sums": [shard.sum for split in shards_by_split.values() for shard in split],
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -90,6 +90,7 @@ class BuildPlan:
         description: The user's description of the data set.
         keep_generations: The number of generations that commits keep. None keeps as many as the
             newest generation specifies.
+        expected_bytes: The size of the records, if it is known without a source.
     """
 
     folder: str
@@ -115,6 +116,7 @@ class BuildPlan:
     stratified_splits: StratifiedSplits | None = None
     description: Description = field(default_factory=Description)
     keep_generations: int | None = None
+    expected_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.codec_version:
@@ -172,7 +174,9 @@ class BuildPlan:
 
         Small inputs use less than `max_run_buffer_bytes`, because touching new memory takes time.
         """
-        expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
+        expected = (
+            self.expected_bytes if self.source is None else int(unit_sizes(self.source.units).sum())
+        )
         return min(self.max_run_buffer_bytes, max(expected // 64, _MIN_LOCAL_BUFFER_BYTES))
 
     @functools.cached_property

@@ -41,6 +41,9 @@ _COMMANDS = {
     "doctor": "check whether a build or a read can run on an engine, and what to change",
     "status": "list the contents of an output folder, and the jobs that write to it",
     "clean": "remove the files that killed builds and reads left in an output folder",
+    "log": "list the generations of a data set",
+    "restore": "make an earlier generation of a data set the newest one again",
+    "compact": "join the parts of a data set that has grown",
 }
 _WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # commands whose code never needs pandas
 # At the end of a terminal, the shell and the kernel each send a SIGHUP, within a second.
@@ -53,6 +56,9 @@ _SHARED_MODULES = {  # modules with several commands
     "doctor": "maintenance",
     "status": "maintenance",
     "clean": "maintenance",
+    "log": "generations",
+    "restore": "generations",
+    "compact": "generations",
 }
 
 _DESCRIPTION = "Convert raw data to shuffled TFRecord shards, and any TFRecord files to Parquet, NumPy and other files."

@@ -161,6 +161,9 @@ CALLS: Mapping[str, Call] = {
         Call("doctor", ("options.read:DoctorOptions",)),
         Call("status", ("options.read:StatusOptions",)),
         Call("clean", ("options.read:CleanOptions",)),
+        Call("log", ("options.generations:LogOptions",)),
+        Call("restore", ("options.generations:RestoreOptions",)),
+        Call("compact", ("options.generations:CompactOptions",)),
         Call("open", ("options.read:OpenOptions",), is_command=False),
         Call(
             "WriteShards",

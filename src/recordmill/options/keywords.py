@@ -355,6 +355,43 @@ class CleanKeywords(TypedDict, total=False):
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
 
 
+class LogKeywords(TypedDict, total=False):
+    """The options of `log`."""
+
+    storage_requests: int | None
+    """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
+
+
+class RestoreKeywords(TypedDict, total=False):
+    """The options of `restore`."""
+
+    generation: int | None
+    """generation to restore; `recordmill log` lists them (default: none; give one)."""
+    keep_generations: int | None
+    """generations of OUT that stay readable, this one included; later commits keep as many (default: as before; at first 2)."""
+    storage_requests: int | None
+    """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
+
+
+class CompactKeywords(TypedDict, total=False):
+    """The options of `compact`."""
+
+    shard_size: str | int | None
+    """target size of a shard before compression (default: as before)."""
+    num_shards: int | None
+    """exactly N shards per split, instead of --shard-size (default: as before)."""
+    compression: Literal['none', 'gzip'] | None
+    """compression of the shards (default: as before)."""
+    keep_generations: int | None
+    """generations of OUT that stay readable, this one included; later commits keep as many (default: as before; at first 2)."""
+    memory: str | int
+    """memory for data, in addition to the interpreter (default: 2GiB)."""
+    threads: int | None
+    """number of threads (default: all cores)."""
+    storage_requests: int | None
+    """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
+
+
 class OpenKeywords(TypedDict, total=False):
     """The options of `open`."""
 
@@ -388,6 +425,8 @@ class OpenKeywords(TypedDict, total=False):
     """how to decode images: (height, width), True, or `Images(...)`."""
     class_names: bool
     """write names of classes instead of their numbers."""
+    generation: int | None
+    """generation of the data set (default: the newest)."""
 
 
 class WriteShardsKeywords(TypedDict, total=False):

@@ -173,6 +173,9 @@ class OpenOptions(Options):
         decides=True,
     )
     class_names: bool = again(Shared)
+    generation: int | None = declare(
+        "generation of the data set", default=None, default_text="the newest", decides=True
+    )
 
 
 class HeadOptions(Options, heading=LOOK_HEADING, common=True):

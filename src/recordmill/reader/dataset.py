@@ -71,6 +71,7 @@ def open(
     ragged: Sequence[str] | str | None = None,
     decode_images: ImageSpec | None = None,
     class_names: bool = False,
+    generation: int | None = None,
 ) -> Dataset:
     """Opens a data set of recordmill or any TFRecord files.
 
@@ -118,13 +119,15 @@ def open(
             features are images. The option of the same name of `batches`, `to_tf` and `to_torch`
             overrides it.
         class_names: Returns classes as their names (text) instead of their numbers.
+        generation: Number of the generation of a data set that grows or was replaced. None opens
+            the newest one. `recordmill.log` lists them.
 
     Returns:
         The data set.
 
     Raises:
-        UsageError: The inputs do not exist, a split or feature is unknown, or an option does not
-            fit the features.
+        UsageError: The inputs do not exist, a split, feature or generation is unknown, or an option
+            does not fit the features.
         DataError: A shard is missing, or its size differs from the manifest.
 
     Examples:
@@ -133,7 +136,9 @@ def open(
         (1, ['id', 'animal'])
     """
     limit_requests(storage_requests)
-    catalog = catalog_inputs(inputs, split)
+    if generation is not None:
+        generation = to_whole_number(generation, "generation", 1)
+    catalog = catalog_inputs(inputs, split, generation=generation)
     if catalog.missing_shards:
         note = describe_missing_shards(list(catalog.missing_shards))
         warnings.warn(note, DataWarning, stacklevel=2)

@@ -177,6 +177,11 @@ class MixedRecords:
         words = [*prints, self.proportions.counts, len(self)]
         return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
 
+    @property
+    def generations(self) -> tuple[tuple[str, int], ...]:
+        """(folder, generation) of each data set that has generations."""
+        return tuple(pair for dataset in self.datasets for pair in dataset.generations)
+
     @cached_property
     def schema(self) -> Schema:
         """The features, which all data sets have."""

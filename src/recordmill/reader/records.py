@@ -255,6 +255,12 @@ class Records:
             identity = f"{identity}\x00images {sorted(files.images.items())!r}"
         return hashlib.blake2b(files.identity + identity.encode(), digest_size=16).hexdigest()
 
+    @property
+    def generations(self) -> tuple[tuple[str, int], ...]:
+        """(folder, generation) of the data set. Files without a manifest have none."""
+        root, generation = self.catalog.root, self.catalog.generation
+        return () if root is None or generation is None else ((root, generation),)
+
     # Numbers of records
 
     @property

@@ -218,6 +218,11 @@ class ZippedRecords:
         words = "\n".join(part.fingerprint for part in self.parts)
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
+    @property
+    def generations(self) -> tuple[tuple[str, int], ...]:
+        """(folder, generation) of each data set that has generations."""
+        return tuple(pair for part in self.parts for pair in part.generations)
+
     @cached_property
     def schema(self) -> Schema:
         """The features of all data sets, or the selected ones.

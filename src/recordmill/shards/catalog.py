@@ -36,6 +36,7 @@ from recordmill.shards.manifest import (
     ShardInfo,
     explain_missing,
     list_generations,
+    load_generation,
     load_newest_manifest,
     manifest_path,
     parse_shard_name,
@@ -207,6 +208,7 @@ def catalog_inputs(
     inputs: Inputs,
     split: str | None = None,
     *,
+    generation: int | None = None,
     lenient: bool = False,
     skips_headerless: bool = False,
 ) -> Catalog:
@@ -215,12 +217,13 @@ def catalog_inputs(
     Args:
         inputs: Folder of a data set, or files, folders, globs and `@list.txt` of TFRecord files.
         split: Name of the only split to list. None lists all splits.
+        generation: Generation of the data set. None means the newest.
         lenient: See `catalog_data_set` and `catalog_files`.
         skips_headerless: See `catalog_files`.
 
     Raises:
-        UsageError: Nothing was found, the split does not exist, or a data set is combined with
-            other inputs.
+        UsageError: Nothing was found, the split or the generation does not exist, or a data set is
+            combined with other inputs.
         DataError: The size of a shard differs from the manifest, or no file is a TFRecord file.
     """
     paths = parse_input_paths(inputs)
@@ -230,8 +233,20 @@ def catalog_inputs(
             f"{next(iter(data_sets))} is itself a data set; read it alone, or name "
             "its .tfrecord files"
         )
+    if generation is not None and not data_sets:
+        raise UsageError(
+            "{generation}: {path} has no generations, because it is no data set of recordmill",
+            generation=option("generation", generation),
+            path=paths[0],
+        )
     catalog = (
-        catalog_data_set(paths[0], split, lenient=lenient, known_generations=data_sets[paths[0]])
+        catalog_data_set(
+            paths[0],
+            split,
+            generation=generation,
+            lenient=lenient,
+            known_generations=data_sets[paths[0]],
+        )
         if data_sets
         else catalog_files(paths, lenient=lenient, skips_headerless=skips_headerless)
     )
@@ -273,39 +288,48 @@ def catalog_data_set(
     out: str,
     split: str | None = None,
     *,
+    generation: int | None = None,
     lenient: bool = False,
     missing_ok: bool = False,
     known_generations: Sequence[int] = (),
 ) -> Catalog:
-    """Lists the shards of the newest generation of a data set.
+    """Lists the shards of a data set.
 
     Args:
         out: Folder or store URL of the data set.
         split: Name of the only split to list. None lists all splits.
+        generation: Generation of the data set. None means the newest.
         lenient: A shard may have another size than in the manifest. The reader counts its missing
             records as rejects.
         missing_ok: Shards may be missing. Their size is 0 in the catalog.
         known_generations: See `load_newest_manifest`.
 
     Raises:
+        UsageError: The generation does not exist.
         DataError: There is no data set, or a shard is missing or has another size.
     """
     # The caller may change the working directory after opening the data set.
     out = absolute_path(out)
+    requested = generation
     while True:
-        generation, manifest = load_newest_manifest(out, known_generations)
+        generation, manifest = (
+            load_newest_manifest(out, known_generations)
+            if requested is None
+            else (requested, load_generation(out, requested))
+        )
         known_generations = ()
         try:
             all_files = _iter_data_set_files(out, manifest, lenient, missing_ok)
             files = tuple(file for file in all_files if split in (None, file.split))
         except DataError:
-            if list_generations(out)[-1:] == [generation]:
+            numbers = list_generations(out)
+            if generation in (numbers if requested is not None else numbers[-1:]):
                 raise
         else:
             schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
             return Catalog(files, schema, manifest, str(out), generation)
-        # Reached only if a newer generation exists: a build has replaced the data set meanwhile and
-        # has removed the old shards. Try again with the new generation.
+        # Reached only if a build has replaced the data set meanwhile and removed the old shards.
+        # Try again with the new generation. A requested one is gone, which the next try reports.
 
 
 def _iter_data_set_files(

@@ -16,6 +16,8 @@ from typing import Annotated, Any, TypedDict
 
 from recordmill.base.documents import MAX_COUNT, Check, Count, between, describe_value, matches
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
+from recordmill.base.option_names import option
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.schemas.splits import check_split_name
 from recordmill.shards.file_names import (
@@ -422,6 +424,33 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
         return load_newest_manifest(out)[1]
     path = join(out, MANIFESTS_FOLDER, manifest_path("", generation).name)
     return Manifest.from_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
+
+
+def load_generation(out: str | os.PathLike[str], generation: int) -> Manifest:
+    """Loads the generation that a user has requested.
+
+    Raises:
+        UsageError: The generation does not exist, or not any more.
+        DataError: There is no data set, or the manifest is invalid.
+    """
+    try:
+        return load_manifest(out, generation)
+    except FileNotFoundError:
+        load_newest_manifest(out)  # raises an error if there is no data set
+    numbers = list_generations(out)
+    is_gone = 0 < generation < numbers[0]
+    raise UsageError(
+        "{generation}: {out} {problem} (kept: {numbers}){remedy}",
+        generation=option("generation", generation),
+        out=os.fspath(out),
+        problem=f"does not have generation {generation} any more"
+        if is_gone
+        else f"has no generation {generation}",
+        numbers=", ".join(map(str, numbers)),
+        remedy=Message("; {option} keeps more", option=option("keep_generations"))
+        if is_gone
+        else "",
+    )
 
 
 def load_newest_manifest(

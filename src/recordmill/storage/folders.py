@@ -26,6 +26,8 @@ from recordmill.storage.files import (
     iter_object_stats,
     parse_output_path,
     read_blocks,
+    sync_file,
+    sync_folder,
     write_all,
 )
 
@@ -183,6 +185,13 @@ def copy_tree(source: Pathlike, target: Pathlike, *, ignored_names: Collection[s
         copy = Path(target, *parts)
         make_folder(copy.parent, exist_ok=True, parents=True)
         fetch_file(path, copy)
+
+
+def sync_tree(folder: Pathlike) -> None:
+    """Waits until all files and folders below a local folder are durable on the disk."""
+    root = Path(folder)
+    for path in (*list_paths(root, "**/*"), root):
+        (sync_folder if is_folder(path) else sync_file)(path)
 
 
 def fetch_file(source: str, target: Pathlike) -> None:

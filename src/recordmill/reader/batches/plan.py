@@ -527,7 +527,8 @@ def make_schedule(
             f"an epoch has {records:,} records, less than a batch of {batch_size} for "
             f"each of {hosts} hosts: use a smaller batch_size, or pad_remainder=True"
         )
-    return Schedule(make_sampler(dataset, order), steps, None)
+    sampler = make_sampler(dataset, order)
+    return Schedule(sampler, steps, end_epoch=None, generations=dataset.generations)
 
 
 def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:

@@ -67,6 +67,10 @@ class Fetchable(Sampled, Protocol):
         """Identity of the records."""
 
     @property
+    def generations(self) -> tuple[tuple[str, int], ...]:
+        """(folder, generation) of each data set. Files without a manifest have none."""
+
+    @property
     def images(self) -> Mapping[str, Any]:
         """Targets of the encoded images that are decoded on reading, by feature.
 

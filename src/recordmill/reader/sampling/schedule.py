@@ -137,6 +137,7 @@ class Schedule:
         end_epoch: Number of the first epoch that is not included. None means without end.
         epoch: Number of the epoch of the first step, counted from the start of training.
         position: Start of the first step in this epoch.
+        generations: (folder, generation) of each data set that has generations.
     """
 
     sampler: Sampler | MixtureSampler
@@ -144,6 +145,7 @@ class Schedule:
     end_epoch: int | None = 1
     epoch: int = 0
     position: int = 0
+    generations: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.end_epoch is not None and self.end_epoch < 0:
@@ -274,9 +276,12 @@ class Schedule:
 
     def state(self) -> State:
         """Returns the start of the schedule as a JSON object."""
+        numbers = [number for _, number in self.generations]
         return {
             "format": _STATE_FORMAT,
             **self._identity_fields(),
+            # For messages only. A generation with the same records continues in the same way.
+            **({"generation": numbers[0] if len(numbers) == 1 else numbers} if numbers else {}),
             "epoch": self.epoch,
             "position": self.position,
         }
@@ -294,6 +299,8 @@ class Schedule:
             if name not in state:
                 raise UsageError(f"state has no {name!r}: it was not returned by `state()`")
             if state[name] != value:
+                if name == "data":
+                    self._check_generations(state.get("generation"))
                 raise UsageError(
                     "state was saved with another "
                     f"{_FIELD_DESCRIPTIONS.get(name, name)}: {state[name]!r}, and now "
@@ -310,6 +317,20 @@ class Schedule:
                 f"state has position {position}, and an epoch has {self.epoch_steps.records} records"
             )
         return replace(self, epoch=epoch, position=position)
+
+    def _check_generations(self, saved: Any) -> None:
+        """Raises UsageError if a state is of other generations of the data sets."""
+        numbers = saved if isinstance(saved, list) else [saved]
+        if len(numbers) != len(self.generations):
+            return
+        for (folder, number), saved_number in zip(self.generations, numbers, strict=True):
+            if isinstance(saved_number, int) and saved_number != number:
+                raise UsageError(
+                    f"state was saved with generation {saved_number} of {folder}, and this is "
+                    f"generation {number}, which may have other records. To continue with the old "
+                    f"ones, open the data set with recordmill.open({folder!r}, "
+                    f"generation={saved_number})"
+                )
 
     def _identity_fields(self) -> dict[str, Any]:
         fields = {

@@ -1,0 +1,315 @@
+"""Generations of a data set: `log`, `restore` and `compact`.
+
+They need no runner. A compaction runs on the threads of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.arguments import suggest_keywords
+from recordmill.base.display import Display, completion_notice
+from recordmill.base.errors import UsageError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.option_names import option
+from recordmill.base.progress import ProgressArgument, to_progress
+from recordmill.base.sizes import format_size_option
+from recordmill.building.commit import commit
+from recordmill.building.compaction import compact_locally, plan_compaction
+from recordmill.building.finish_build import make_run_entry
+from recordmill.building.shard_boundaries import ShardOptions
+from recordmill.options.calls import Values
+from recordmill.options.generations import CompactOptions, RestoreOptions
+from recordmill.pipelines.build_options import choose_build_threads
+from recordmill.shards.catalog import catalog_data_set
+from recordmill.shards.dead_runs import load_generations
+from recordmill.shards.manifest import (
+    RESTORE,
+    Manifest,
+    load_generation,
+    load_newest_manifest,
+)
+from recordmill.shards.run import Run, RunFolder
+from recordmill.shards.store_run import StoreRun, attach_run, find_local_work_folder
+from recordmill.storage.files import (
+    is_remote,
+    limit_block_memory,
+    limit_requests,
+    parse_output_path,
+)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of a data set.
+
+    Attributes:
+        generation: Its number.
+        finished: The time of its commit, UTC, in ISO 8601. "" if it is unknown.
+        action: What made it: "build", "append", "compact" or "restore".
+        parts: Number of its parts.
+        records: Number of records by split.
+        size_bytes: Total size of the shards.
+    """
+
+    generation: int
+    finished: str
+    action: str
+    parts: int
+    records: Mapping[str, int]
+    size_bytes: int
+
+    @classmethod
+    def from_manifest(cls, number: int, manifest: Manifest) -> Generation:
+        """Returns the description of a generation."""
+        return cls(
+            number,
+            finished=str(manifest.run.get("finished", "")),
+            action=manifest.action,
+            parts=len(manifest.parts),
+            records=manifest.records,
+            size_bytes=manifest.size_bytes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the machine-readable form that `--json` prints."""
+        return asdict(self)
+
+
+@suggest_keywords
+def log(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> list[Generation]:
+    """Lists the generations of a data set that are kept, the newest one last.
+
+    Args:
+        out: The folder of the data set.
+        storage_requests: Number of concurrent requests to stores. None keeps the current number.
+
+    Raises:
+        DataError: There is no data set, or a manifest is invalid.
+
+    Examples:
+        >>> [(one.generation, one.action, one.parts) for one in recordmill.log("shards")]
+        [(1, 'build', 1)]
+    """
+    output = parse_output_path(out)
+    limit_requests(storage_requests)
+    manifests = load_generations(output)
+    if not manifests:
+        load_newest_manifest(output)  # raises an error if there is no data set
+    return [Generation.from_manifest(number, one) for number, one in manifests.items()]
+
+
+@suggest_keywords
+def restore(
+    out: str | os.PathLike[str],
+    generation: int | None = None,
+    *,
+    keep_generations: int | None = None,
+    storage_requests: int | None = None,
+) -> Generation:
+    """Makes an earlier generation of a data set the newest one again.
+
+    Nothing is copied: the new generation has the shards of the old one.
+
+    Args:
+        out: The folder of the data set.
+        generation: Number of the generation to restore, from `log`.
+        keep_generations: Number of generations that stay readable. None keeps as many as before.
+        storage_requests: Number of concurrent requests to stores. None keeps the current number.
+
+    Returns:
+        The new generation.
+
+    Raises:
+        UsageError: The generation does not exist, or not any more, or is the newest one.
+        DataError: There is no data set, or a shard of the generation is missing.
+        CommitConflict: Another run committed first.
+    """
+    output = parse_output_path(out)
+    values = Values(
+        "restore",
+        {
+            "generation": generation,
+            "keep_generations": keep_generations,
+            "storage_requests": storage_requests,
+        },
+    )[RestoreOptions]
+    limit_requests(values.storage_requests)
+    if values.generation is None:
+        raise UsageError(
+            "give {generation}: `recordmill log` lists the generations",
+            generation=option("generation"),
+        )
+    base, newest = load_newest_manifest(output)
+    _check_restorable(output, values.generation, base, newest)
+    # Also checks that all shards exist.
+    restored = catalog_data_set(output, generation=values.generation).manifest
+    assert restored is not None
+    with _open_run(output) as run:
+        entry = make_run_entry(
+            run.id,
+            RESTORE,
+            values.keep_generations or newest.keep_generations,
+            restored=values.generation,
+        )
+        manifest = commit(run, replace(restored, run=entry), base)
+    return Generation.from_manifest(base + 1, manifest)
+
+
+def _check_restorable(out: str, generation: int, base: int, newest: Manifest) -> None:
+    """Raises UsageError if a generation can't be restored.
+
+    A generation that the newest commit does not keep may be removed at any moment, even if its
+    manifest is still there.
+    """
+    if generation == base:
+        raise UsageError(
+            "{generation}: this is the newest generation of {out} already",
+            generation=option("generation", generation),
+            out=out,
+        )
+    if generation > base - newest.keep_generations:
+        load_generation(out, generation)
+        return
+    first = base - newest.keep_generations + 1
+    raise UsageError(
+        "{generation}: {out} does not have generation {number} any more (kept: {kept}); "
+        "{keep_generations} keeps more",
+        generation=option("generation", generation),
+        out=out,
+        number=generation,
+        kept=", ".join(str(number) for number in range(max(first, 1), base + 1)),
+        keep_generations=option("keep_generations"),
+    )
+
+
+@contextlib.contextmanager
+def _open_run(out: str) -> Iterator[Run]:
+    """Opens a run for a commit without new files, and closes it at the end."""
+    if is_remote(out):
+        with StoreRun(out, uuid.uuid4().hex[:12]) as run:
+            yield run
+        return
+    folder = RunFolder.create(out, index=False)
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+@suggest_keywords
+def compact(
+    out: str | os.PathLike[str],
+    *,
+    shard_size: str | int | None = None,
+    num_shards: int | None = None,
+    compression: str | None = None,
+    keep_generations: int | None = None,
+    memory: str | int = format_size_option(DEFAULT_MEMORY_BYTES),
+    threads: int | None = None,
+    storage_requests: int | None = None,
+    quiet: bool = True,
+    progress: ProgressArgument = None,
+) -> Generation:
+    """Joins all parts of a data set, as the next generation.
+
+    The records are merged by their stored keys. With `key`, the shards have the bytes of one build
+    of all inputs. No record moves to another split. Nothing is committed if the data set has one
+    part already and its shards have the requested form.
+
+    Args:
+        out: The folder of the data set.
+        shard_size: Size of a shard before compression, such as "64MiB". None keeps the number or
+            size of shards.
+        num_shards: Number of shards of each split, instead of `shard_size`.
+        compression: "none" or "gzip". None keeps the compression.
+        keep_generations: Number of generations that stay readable. None keeps as many as before.
+        memory: Memory for data, in bytes or as text such as "2GiB".
+        threads: Number of threads. None or 0 means one per core.
+        storage_requests: Number of concurrent requests to stores. None keeps the current number.
+        quiet: False prints the progress to stderr.
+        progress: A function that is called with the progress, see `build`.
+
+    Returns:
+        The new generation, or the newest one if there is nothing to do.
+
+    Raises:
+        UsageError: An option is invalid, or a split has fewer records than shards.
+        DataError: There is no data set, or a record is damaged. Nothing is committed.
+        CommitConflict: Another run committed first.
+    """
+    output = parse_output_path(out)
+    values = Values(
+        "compact",
+        {
+            "shard_size": shard_size,
+            "num_shards": num_shards,
+            "compression": compression,
+            "keep_generations": keep_generations,
+            "memory": memory,
+            "threads": threads,
+            "storage_requests": storage_requests,
+        },
+    )[CompactOptions]
+    limit_requests(values.storage_requests)
+    shards = (
+        None
+        if values.shard_size is None and values.num_shards is None
+        else ShardOptions.from_options(values.shard_size, values.num_shards)
+    )
+    catalog = catalog_data_set(output)
+    manifest, base = catalog.manifest, catalog.generation
+    assert manifest is not None
+    assert base is not None
+    if len(manifest.parts) == 1 and _has_form(manifest, shards, values.compression):
+        return Generation.from_manifest(base, manifest)
+    counters = to_progress(progress)
+    with (
+        completion_notice(output) as checks,
+        limit_block_memory(values.memory),
+        Display(counters, quiet),
+    ):
+        folder = RunFolder.create(
+            find_local_work_folder(output) if is_remote(output) else Path(output)
+        )
+        try:
+            run = attach_run(output, folder.id) if is_remote(output) else folder
+            checks.append(lambda: run.committed_manifest() is not None)
+            if isinstance(run, StoreRun):
+                # A store that refuses writes does so here, and not after all work is done.
+                with run:
+                    pass
+            compaction = plan_compaction(
+                manifest,
+                catalog.files,
+                folder,
+                output,
+                base,
+                shard_options=shards,
+                compression=values.compression,
+                threads=choose_build_threads(values.threads, values.memory),
+                memory_bytes=values.memory,
+                keep_generations=values.keep_generations,
+            )
+            compacted = compact_locally(compaction, counters)
+        finally:
+            folder.close()
+    return Generation.from_manifest(base + 1, compacted)
+
+
+def _has_form(manifest: Manifest, shards: ShardOptions | None, compression: str | None) -> bool:
+    """Returns whether a data set already has the requested shards."""
+    options = manifest.options
+    form = options.get("num_shards"), options.get("shard_bytes")
+    wanted = (
+        form
+        if shards is None
+        else (shards.num_shards, None if shards.num_shards else shards.shard_bytes)
+    )
+    return form == wanted and compression in (None, manifest.compression)
