@@ -185,8 +185,8 @@ def _convert_fields(kind: Any, value: Any, place: str, is_closed: bool) -> Any:
     """Converts a mapping to a TypedDict or a dataclass."""
     types, required = _field_types(kind)
     if not isinstance(value, Mapping):
-        known = f" of {', '.join(types)}" if is_closed else ""
-        _refuse(f"is {describe_value(value)}, not a mapping{known}", place)
+        allowed_text = f" of {', '.join(types)}" if is_closed else ""
+        _refuse(f"is {describe_value(value)}, not a mapping{allowed_text}", place)
     if is_closed and (unknown := [name for name in value if name not in types]):
         name = str(unknown[0])
         _refuse(

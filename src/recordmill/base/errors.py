@@ -64,8 +64,8 @@ class DataError(RecordmillError, ValueError):
         self.reason = Message(reason, **fields) if fields else reason
         self.source, self.place = source, place
         parts = {"source": source, "place": place, "reason": self.reason}
-        given = {name: part for name, part in parts.items() if part}
-        super().__init__(": ".join(f"{{{name}}}" for name in given), **given)
+        set_parts = {name: part for name, part in parts.items() if part}
+        super().__init__(": ".join(f"{{{name}}}" for name in set_parts), **set_parts)
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(DataError, source=self.source, place=self.place), (self.reason,)

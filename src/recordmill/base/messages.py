@@ -120,13 +120,13 @@ class Message(_TextWithParts):
 
     def mentions(self) -> list[OptionMention]:
         """Returns the options that the message names, in the order of its fields."""
-        found: list[OptionMention] = []
+        mentions: list[OptionMention] = []
         for value in self.fields.values():
             if isinstance(value, OptionMention):
-                found.append(value)
+                mentions.append(value)
             elif isinstance(value, Message):
-                found += value.mentions()
-        return found
+                mentions += value.mentions()
+        return mentions
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_message, (self.template, dict(self.fields))

@@ -251,9 +251,9 @@ def _remove_old_generations(out: str, current: int, keep: int) -> None:
     """
     manifests = load_generations(out)
     # The generation before the current one is kept for readers that opened it before this commit.
-    kept = [manifest for number, manifest in manifests.items() if number > current - keep]
-    kept_folders = {part.folder for manifest in kept for part in manifest.parts}
-    statistics_folders = {manifest.statistics_folder for manifest in kept}
+    kept_manifests = [manifest for number, manifest in manifests.items() if number > current - keep]
+    kept_folders = {part.folder for manifest in kept_manifests for part in manifest.parts}
+    statistics_folders = {manifest.statistics_folder for manifest in kept_manifests}
     for number, manifest in manifests.items():
         if number > current - keep:
             continue

@@ -311,8 +311,10 @@ def describe_class_sizes(
         if missing_classes := [
             class_names[class_id] for class_id in class_ids if not class_counts[class_id, split_id]
         ]:
-            rest = f" and {len(missing_classes) - 3:,} more" if len(missing_classes) > 3 else ""
+            more_text = (
+                f" and {len(missing_classes) - 3:,} more" if len(missing_classes) > 3 else ""
+            )
             lines.append(
-                f"split {split_name!r} has no record of {', '.join(missing_classes[:3])}{rest}: too few for its share"
+                f"split {split_name!r} has no record of {', '.join(missing_classes[:3])}{more_text}: too few for its share"
             )
     return lines

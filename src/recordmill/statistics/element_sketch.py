@@ -179,8 +179,8 @@ class ElementSketch:
             self._sample = np.concatenate([self._sample, *arrays])
             self._candidates, self._num_candidates = [], 0
         if len(self._hashes) > self._max_sampled:
-            kept = np.argpartition(self._hashes, self._max_sampled - 1)[: self._max_sampled]
-            self._hashes, self._sample = self._hashes[kept], self._sample[kept]
+            kept_rows = np.argpartition(self._hashes, self._max_sampled - 1)[: self._max_sampled]
+            self._hashes, self._sample = self._hashes[kept_rows], self._sample[kept_rows]
             self._max_hash = self._hashes.max()
 
     def merge(self, source: ElementSketch) -> None:

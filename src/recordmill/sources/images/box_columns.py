@@ -155,10 +155,10 @@ def read_box_columns(
         check_unused_dialect(dialect, _FORMAT_NAMES[ending])
     if ending == "txt":
         root = listing.roots[0].path
-        found, names_file, shape = find_yolo_names(
+        class_names, names_file, shape = find_yolo_names(
             root if listing.roots[0].is_folder else root.rpartition("/")[0]
         )
-        settings = ParseSettings(unit, memory_bytes, found, names_file, shape)
+        settings = ParseSettings(unit, memory_bytes, class_names, names_file, shape)
     collected = _Collector(files, ImageFinder(files, roots))
     label = "" if not listing.roots[0].is_folder else f"{listing.roots[0].label}/"
     if not label:
@@ -233,15 +233,15 @@ class _Collector:
 
     def _find(self, image: ImageRow, source: str, folder: str, label: str) -> int:
         annotation = label + source
-        found = self.finder.find(image.name, folder, annotation, is_stem=image.is_stem)
-        if found < 0 and image.other_name:
-            other = self.finder.find(image.other_name, folder, annotation)
-            if other < 0:  # its extension may be that of the image before it was converted
+        image_id = self.finder.find(image.name, folder, annotation, is_stem=image.is_stem)
+        if image_id < 0 and image.other_name:
+            other_id = self.finder.find(image.other_name, folder, annotation)
+            if other_id < 0:  # its extension may be that of the image before it was converted
                 base = image.other_name.replace("\\", "/").rpartition("/")[2]
                 stem = base.rpartition(".")[0] or base
-                other = self.finder.find(stem, folder, annotation, is_stem=True)
-            return other if other >= 0 else found
-        return found
+                other_id = self.finder.find(stem, folder, annotation, is_stem=True)
+            return other_id if other_id >= 0 else image_id
+        return image_id
 
     def skip_file_list(
         self, rows: AnnotationRows, file: InputFile, folder: str, label: str

@@ -252,8 +252,8 @@ class _TableColumns:
                     raise BadRow(f"{column} is empty")
             if self._corners is None:
                 return span_edges(numbers)
-            found = zip(columns, numbers, strict=True)
-            return tuple(to_number(number, column) for column, number in found)
+            pairs = zip(columns, numbers, strict=True)
+            return tuple(to_number(number, column) for column, number in pairs)
 
         yield place, edges, lambda: to_class(text)
 
@@ -302,8 +302,8 @@ def span_edges(values: Any) -> tuple[float, float, float, float]:
         BadRow: The values are not four numbers, or the size is negative.
     """
     if not isinstance(values, list) or len(values) != 4:
-        found = f"{len(values)} numbers" if isinstance(values, list) else "no list"
-        raise BadRow(f"bbox is {found}, not four numbers")
+        actual = f"{len(values)} numbers" if isinstance(values, list) else "no list"
+        raise BadRow(f"bbox is {actual}, not four numbers")
     x, y, width, height = (to_number(value, "bbox") for value in values)
     if min(width, height) < 0:
         raise BadRow(f"bbox has a negative size: {width:g} x {height:g}")

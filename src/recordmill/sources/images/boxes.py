@@ -236,7 +236,11 @@ def _fit_points(
         placements: How each image was rewritten, or empty. See `fit_boxes`.
     """
     turns = [np.array([frame.orientation for frame in frames], np.int64)]
-    turns += [np.array([one.orientation for one in placements], np.int64)] if placements else []
+    turns += (
+        [np.array([placement.orientation for placement in placements], np.int64)]
+        if placements
+        else []
+    )
     for orientations in turns:
         points = apply_orientation_to_edges(np.tile(points, 2), orientations[rows])[:, :2]
     if placements:
@@ -274,17 +278,17 @@ def _fit_keypoints(
     points[scaled] /= sizes[rows[repeat]][scaled]
     moved = _fit_points(points, rows[repeat], frames, placements)
     points = np.where(visibility[:, None] > 0, moved, 0)
-    left = is_kept[repeat]
-    lengths = np.bincount(rows[repeat[left]], minlength=len(headers))
+    is_point_kept = is_kept[repeat]
+    lengths = np.bincount(rows[repeat[is_point_kept]], minlength=len(headers))
     offsets = pa.array(to_offsets(lengths))
     values = (
-        _to_float32(points[left, 0]),
-        _to_float32(points[left, 1]),
-        visibility[left],
+        _to_float32(points[is_point_kept, 0]),
+        _to_float32(points[is_point_kept, 1]),
+        visibility[is_point_kept],
     )
     return {
-        name: pa.LargeListArray.from_arrays(offsets, pa.array(one))
-        for name, one in zip(KEYPOINT_NAMES, values, strict=True)
+        name: pa.LargeListArray.from_arrays(offsets, pa.array(items))
+        for name, items in zip(KEYPOINT_NAMES, values, strict=True)
     }
 
 

@@ -147,8 +147,8 @@ def _add_annotation(
 ) -> None:
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
-        found = f"{len(box)} numbers" if isinstance(box, list) else describe_value(box)
-        raise BadRow(f"bbox is {found}, not four numbers")
+        actual = f"{len(box)} numbers" if isinstance(box, list) else describe_value(box)
+        raise BadRow(f"bbox is {actual}, not four numbers")
     x, y, width, height = (to_number(value, "bbox") for value in box)
     category = _read_id(entry, "category_id")
     if category not in names:

@@ -389,8 +389,8 @@ def _slice(chunk: Chunk, begin: int, end: int) -> Chunk:
     """
     assert isinstance(chunk.records, pa.RecordBatch)
     rows = slice(begin, end)
-    rest = () if begin else (chunk.rejects, chunk.note_counts)
-    return Chunk(chunk.records[rows], chunk.file_ids[rows], chunk.positions[rows], *rest)
+    other_fields = () if begin else (chunk.rejects, chunk.note_counts)
+    return Chunk(chunk.records[rows], chunk.file_ids[rows], chunk.positions[rows], *other_fields)
 
 
 def join_named_files(

@@ -39,9 +39,9 @@ def read_foreign_json(rows: AnnotationRows, document: Any, name: str) -> bool:
     if isinstance(document, Mapping) and document.keys() >= _LABELME_KEYS:
         _read_labelme(rows, document, name)
         return True
-    if (found := _name_json_format(document)) is not None:
+    if (format_name := _name_json_format(document)) is not None:
         raise DataError(
-            f"is {found}, which is not supported; export COCO or YOLO instead", source=name
+            f"is {format_name}, which is not supported; export COCO or YOLO instead", source=name
         )
     return False
 
@@ -76,8 +76,8 @@ def _read_labelme(rows: AnnotationRows, document: Mapping[str, Any], name: str) 
         size = to_size(document.get("imageWidth"), document.get("imageHeight"))
     except BadRow as error:
         raise DataError(f"states no size of the image: {error}", source=name) from None
-    other = image_path if isinstance(image_path, str) else ""
-    image = rows.add_image(ImageRow(stem, "", size, is_stem=True, other_name=other))
+    other_name = image_path if isinstance(image_path, str) else ""
+    image = rows.add_image(ImageRow(stem, "", size, is_stem=True, other_name=other_name))
     shapes = document["shapes"]
     if not isinstance(shapes, list):
         raise DataError("has no list of shapes, as LabelMe writes it", source=name)
@@ -90,7 +90,7 @@ def _read_labelme(rows: AnnotationRows, document: Mapping[str, Any], name: str) 
             edges = shape_edges(shape.get("shape_type") or "polygon", points)
             rows.add_box(image, edges, to_class(shape.get("label")), place)
         except BadRow as error:
-            rows.reject(place, as_message(error), other or name)
+            rows.reject(place, as_message(error), other_name or name)
 
 
 def shape_edges(

@@ -66,11 +66,11 @@ class ImageFinder:
             self._bases.append(base)
             self._folders.append(tuples.setdefault(folders, folders))
             stem = _stem(base).casefold()
-            known = self._by_stem.setdefault(stem, file_id)
-            if isinstance(known, list):
-                known.append(file_id)
-            elif known != file_id:
-                self._by_stem[stem] = [known, file_id]
+            ids = self._by_stem.setdefault(stem, file_id)
+            if isinstance(ids, list):
+                ids.append(file_id)
+            elif ids != file_id:
+                self._by_stem[stem] = [ids, file_id]
         self._last_folders = {folders[-1] for folders in tuples if folders}
 
     @property
@@ -131,8 +131,8 @@ class ImageFinder:
         folded, stem = base.casefold(), _stem(base).casefold()
         candidates = list[int]()
         for key in dict.fromkeys((folded, stem)):
-            known = self._by_stem.get(key, [])
-            candidates += known if isinstance(known, list) else [known]
+            ids = self._by_stem.get(key, [])
+            candidates += ids if isinstance(ids, list) else [ids]
         own_format = _format(base)
         # a name with the extension of an image is not the name of an image in another format
         is_id = is_stem or own_format is None

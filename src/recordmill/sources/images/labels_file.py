@@ -310,8 +310,8 @@ def _list_labels_files(path: str) -> list[tuple[str, str]]:
         if "submission" not in file.name.lower()
     ]
     for ending in ("csv", "tsv", *_JSONL_EXTENSIONS):
-        if found := [file for file in files if file[1].lower().endswith(f".{ending}")]:
-            return found
+        if matching_files := [file for file in files if file[1].lower().endswith(f".{ending}")]:
+            return matching_files
     raise UsageError(
         "{labels}: the folder has no .csv, .tsv or .jsonl file", labels=option("labels", path)
     )
@@ -419,8 +419,8 @@ def _drop_repeats(rows: _MatchedRows) -> tuple[_MatchedRows, npt.NDArray[np.int6
     )
     if not len(repeats) or not all(first_row.equals(row) for first_row, row in pairs):
         return rows, owner, 0
-    kept = np.delete(np.arange(len(owner)), repeats)
-    return replace(rows, table=rows.table.take(pa.array(kept))), owner[kept], len(repeats)
+    kept_rows = np.delete(np.arange(len(owner)), repeats)
+    return replace(rows, table=rows.table.take(pa.array(kept_rows))), owner[kept_rows], len(repeats)
 
 
 class LabelFinder:
@@ -444,11 +444,11 @@ class LabelFinder:
 
     def find_images(self, values: pa.Array) -> npt.NDArray[np.int64]:
         """Returns the index of the image that each value names, or -1, [rows]."""
-        found = [
+        image_ids = [
             self._finder.find(value, self._folder, self._name) if value else UNKNOWN
             for value in _texts(values)
         ]
-        return np.maximum(np.array(found, np.int64), UNKNOWN)
+        return np.maximum(np.array(image_ids, np.int64), UNKNOWN)
 
 
 def _texts(values: pa.Array) -> Iterator[str | None]:

@@ -492,8 +492,8 @@ def _check_class_folders(classes: Sequence[str], files: FileTable) -> None:
     if images is not None and masks is not None:
         pair = (folders[images], folders[masks])
         meaning = "images and their masks"
-    elif (found := _find_paired_folders(classes, files)) is not None:
-        pair, meaning = found, "images and the outputs of a model"
+    elif (model_folders := _find_paired_folders(classes, files)) is not None:
+        pair, meaning = model_folders, "images and the outputs of a model"
     else:
         return
     raise UsageError(

@@ -210,11 +210,11 @@ def read_image_set_splits(
             if words := line.split():
                 splits.setdefault(words[0], set()).add(SPLIT_WORDS[name])
     stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in files.names()]
-    found = [splits.get(stem, set()) for stem in stems]
-    single = sum(len(names) == 1 for names in found)
+    image_splits = [splits.get(stem, set()) for stem in stems]
+    single = sum(len(names) == 1 for names in image_splits)
     if single < len(files):
         return None, [
             f"ImageSets/Main has {single:,} of {len(files):,} images in exactly one list, so it makes no splits"
         ]
-    column = encode_column((min(names) for names in found), len(files))
+    column = encode_column((min(names) for names in image_splits), len(files))
     return column, ["splits by ImageSets/Main"]

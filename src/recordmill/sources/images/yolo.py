@@ -106,7 +106,7 @@ def _add_line(
         points = values[4 : 4 + count * size]
         keypoints = tuple(
             (point[0], point[1], to_whole(point[2], "visibility", 2) if size == 3 else 2)
-            for point in (points[at : at + size] for at in range(0, len(points), size))
+            for point in (points[start : start + size] for start in range(0, len(points), size))
         )
         rows.counts[_CONFIDENCE_NOTE] += len(values) > 4 + count * size
         values = values[:4]
@@ -160,18 +160,18 @@ def find_yolo_names(folder: str) -> tuple[list[str] | None, str, tuple[int, int]
         for name in _TEXT_NAMES:
             if is_file(path := join(parent, name)):
                 return _read_text_names(path), name, None
-        others = [
+        other_names = [
             name
             for name in sorted(list_names_if_present(parent))
             if name.lower().endswith((".yaml", ".yml"))
         ]
-        for name in others[:_MAX_YAML_FILES]:
+        for name in other_names[:_MAX_YAML_FILES]:
             try:
-                found = _read_yaml_names(join(parent, name))
+                class_names = _read_yaml_names(join(parent, name))
             except UsageError:  # it is not known to be of this data set
                 continue
-            if found[0] is not None:
-                return found
+            if class_names[0] is not None:
+                return class_names
     return None, "", None
 
 

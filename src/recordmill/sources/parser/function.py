@@ -87,8 +87,8 @@ def parse_parser(value: str | Callable[..., Any], name: str) -> ParserFunction:
         )
     module, qualified_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     label = f"{module}:{qualified_name}" if qualified_name else type(value).__name__
-    found = sys.modules.get(module) if module not in (None, "__main__") else None
-    if found is not None and getattr(found, qualified_name, None) is value:
+    loaded_module = sys.modules.get(module) if module not in (None, "__main__") else None
+    if loaded_module is not None and getattr(loaded_module, qualified_name, None) is value:
         return ParserFunction(label, f"{module}:{qualified_name}", "", _digest_of_code(value))
     return ParserFunction(label, "", "", _digest_of_code(value), value)
 
