@@ -1,6 +1,6 @@
-"""The options of `build` and `transform`.
+"""Options of `build` and `transform`.
 
-`transform` has the options of a build, except that its transform comes from another data set.
+`transform` has the options of a build. Only its transform comes from another data set.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from recordmill.sources.registry import KIND_NAMES
 if TYPE_CHECKING:
     from recordmill.schemas.feature import Schema
 
-# options that read files in addition to the inputs
+# options that read files other than the inputs
 _FILE_OPTIONS = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")
-# 128 MiB: the batches, sorted runs and pieces of two threads. Less than this could not be kept.
+# 128 MiB. The batches, sorted runs and pieces of two threads need this much.
 MIN_MEMORY_BYTES = 128 << 20
 
 
 def parse_build_memory(value: str | int, name: str) -> int:
-    """Returns the memory of a build in bytes."""
+    """Returns the option `memory` of a build, in bytes."""
     memory_bytes = parse_size(value, name)
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(
@@ -45,7 +45,7 @@ def parse_build_memory(value: str | int, name: str) -> int:
 
 
 class BuildInputs(Options, heading="records"):
-    """The folder of the data set, and the kind of the inputs."""
+    """Options for the output folder and the kind of the inputs."""
 
     out: str | None = declare(
         "folder of the data set",
@@ -67,7 +67,7 @@ class BuildInputs(Options, heading="records"):
 
 
 class BuildRecords(Options, heading="records"):
-    """Options of the records."""
+    """Options for the contents of records, and for replacing a data set."""
 
     overwrite: bool = again(
         Shared,
@@ -111,7 +111,7 @@ class BuildRecords(Options, heading="records"):
 
 
 class BuildShards(Options, heading="shards", decides=True):
-    """Options of the shards."""
+    """Options for the number, the size and the compression of shards."""
 
     shard_size: int | None = declare(
         "target size of a shard before compression",
@@ -172,7 +172,7 @@ class BuildDescription(Options, heading="description"):
 
 
 class BuildTransform(Options, heading="transform", decides=True):
-    """Options of the transform."""
+    """Options for a transform of the records."""
 
     transform: Any = declare(
         "compute features: transform.yaml maps features to steps; transform.py[:FUNCTION] has a preprocessing_fn of tf.Transform",
@@ -201,7 +201,7 @@ class BuildTransform(Options, heading="transform", decides=True):
 
 
 class BuildRunOptions(Options, heading=RUN_HEADING):
-    """Options of the run."""
+    """Options for the execution of a build, such as memory and threads."""
 
     stats: bool = declare("do not compute statistics of the values (statistics.pb)", default=True)
     expect: Mapping[str, Any] | str | os.PathLike[str] | None = declare(
@@ -245,7 +245,7 @@ class ApplyOptions(Options, heading="transform", decides=True):
 
 
 class WriteShardsOptions(Options):
-    """The options of `WriteShards` that differ from those of a build."""
+    """Options of `WriteShards`, if they differ from the options of a build."""
 
     splits: tuple[tuple[str, float], ...] | None = again(
         BuildOrder, default_text="all records are train"

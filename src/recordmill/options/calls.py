@@ -1,7 +1,7 @@
-"""The calls: the options of each command and function, and the work on the values of a caller.
+"""Commands and functions with options, and the values that a caller sets.
 
-`CALLS` names the classes of options by import path. They are imported when a call is used, so a
-command imports no options but its own.
+`CALLS` lists the classes of options of each call, by import path. A class is imported when the call
+is used, so a command imports only its own options.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from recordmill.base.option_names import option as option_text
 from recordmill.options.declare import Option, Options
 from recordmill.sources.registry import KIND_NAMES
 
-# Values of --runner, in any case, that run Beam in this process. Any other runner is an engine.
+# Values of --runner that run Beam in this process, in lower case. Any other runner is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
-# Inputs of a build: files, or data of this process, such as rows or an object that reads.
+# Inputs of a build: files, or data in this process, such as rows or an object that yields batches.
 FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
-# Tables of plug-ins, and the attribute of `Option` with the names of those that have the option.
+# Import paths of the tables of plug-ins. An attribute of `Option` lists the plug-ins that declare
+# the option: the value here is its name.
 _PLUGIN_TABLES = {"sources.registry:KINDS": "kinds", "records.writers.outputs:OUTPUTS": "outputs"}
 _Group = TypeVar("_Group", bound=Options)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -33,16 +34,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Call:
-    """A command or a function with options.
+    """A command or a function that has options.
 
     Attributes:
-        name: Its name.
-        groups: Import paths of its classes of options, `module:name` below `recordmill`. They are
-            in the order of the help. The path of a table of plug-ins, such as KINDS, adds the
-            classes of all its entries.
-        left_out: Options of these classes that it lacks.
-        is_command: Whether it is a command.
-        is_function: Whether it is a function, whose keywords are these options.
+        name: Name of the command or the function.
+        groups: Import paths of the classes of options, `module:name` below `recordmill`, in the
+            order of the help. The path of a table of plug-ins, such as KINDS, adds the classes of
+            all its entries.
+        left_out: Names of options that the call does not have, although a class declares them.
+        is_command: There is a command `recordmill NAME`. Its flags are the options.
+        is_function: There is a function or a method NAME. Its keywords are the options.
     """
 
     name: str
@@ -53,12 +54,12 @@ class Call:
 
     @cached_property
     def classes(self) -> tuple[type[Options], ...]:
-        """The classes of options that belong to no plug-in."""
+        """Classes of options, without the classes of plug-ins."""
         return tuple(_load(path) for path in self.groups if path not in _PLUGIN_TABLES)
 
     @cached_property
     def plugins(self) -> Mapping[str, type[Options]]:
-        """The classes of options of kinds of input or of outputs, by their names."""
+        """Classes of options of plug-ins: kinds of input or outputs, by name."""
         return {
             plugin.name: plugin.options_class
             for path in self.groups
@@ -69,7 +70,7 @@ class Call:
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
-        """The options by name."""
+        """All options of the call, by name."""
         options = dict[str, Option]()
         for path in self.groups:
             if path in _PLUGIN_TABLES:
@@ -81,24 +82,27 @@ class Call:
 
     @property
     def keywords(self) -> tuple[Option, ...]:
-        """The options that are keywords in Python."""
+        """Options that are keywords in Python."""
         return tuple(option for option in self.options.values() if not option.shell_only)
 
     @property
     def flags(self) -> tuple[Option, ...]:
-        """The options that are flags of the command."""
+        """Options that are flags of the command."""
         return tuple(option for option in self.options.values() if not option.keyword_only)
 
 
 def _plugin_options(
     plugins: Mapping[str, type[Options]], attribute: str, earlier: Mapping[str, Option]
 ) -> dict[str, Option]:
-    """Returns the options of plug-ins, by name and grouped by heading.
+    """Returns the options of all plug-ins, by name.
+
+    Options with the same heading follow each other.
 
     Args:
-        plugins: The classes of options, by name of the plug-in.
-        attribute: The attribute of `Option` that gets the names of the plug-ins with the option.
-        earlier: Options of the call that come before. Their declaration and place count.
+        plugins: Classes of options, by name of the plug-in.
+        attribute: "kinds" or "outputs", the attribute of `Option` that lists the plug-ins.
+        earlier: Options from earlier classes of the call. If a plug-in declares one of them, too,
+            the earlier declaration is used.
     """
     options, names = dict[str, Option](), defaultdict[str, list[str]](list)
     for plugin, group in plugins.items():
@@ -190,16 +194,18 @@ COMMANDS = tuple(name for name, call in CALLS.items() if call.is_command)
 
 
 class Values:
-    """The options of one call, parsed and checked.
+    """Values of the options of one call, parsed and checked.
 
-    `values[Shards].shard_size` is typed.
+    `values[BuildShards].shard_size` returns a value with its type.
 
     Args:
-        call: The name of the call.
-        given: The options that the caller has set. Others get their defaults.
+        call: Name of the call.
+        given: Values that the caller has set, by name of the option. Other options have their
+            defaults.
 
     Attributes:
-        given: The same options.
+        call: The call.
+        given: The values that the caller has set, as passed.
 
     Raises:
         TypeError: An option does not exist.
@@ -221,11 +227,13 @@ class Values:
         return cast(_Group, self._groups[group])
 
     def plugin(self, name: str) -> Any:
-        """Returns the options of a kind of input or of an output. None if it has none.
+        """Returns the options of a kind of input or an output.
+
+        None if this plug-in declares no options.
 
         Raises:
-            UsageError: The kind or output lacks an option that the caller has set, or the values
-                do not fit together.
+            UsageError: The caller has set an option that this plug-in does not have, or the values
+                contradict each other.
         """
         self._check_kind(name)
         self._check_output(name)
@@ -234,9 +242,9 @@ class Values:
 
     @property
     def kind_options(self) -> dict[str, Any]:
-        """The values that were set for certain kinds of input, by name.
+        """Values that the caller has set for options of some kinds of input only.
 
-        None is left out if it is the default.
+        A None that is the default does not count as set.
         """
         options = self._options
         return {
@@ -274,7 +282,7 @@ class Values:
 
 
 def applicable_kinds(call: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the kinds of input that all options with these names apply to."""
+    """Returns the kinds of input that have all of these options."""
     options = [CALLS[call].options[name] for name in names]
     return tuple(
         kind
@@ -284,14 +292,14 @@ def applicable_kinds(call: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_applicable(call: str, given_options: Mapping[str, Any], *, inputs: str = "") -> None:
-    """Raises UsageError for the first option that would have no effect.
+    """Raises UsageError if an option would have no effect.
 
-    The declaration of an option determines this. An option with its default value is never refused.
+    The error names the first such option. An option with its default value is always allowed.
 
     Args:
-        call: The name of the call.
-        given_options: The options that the caller has set.
-        inputs: The inputs of a build, FILE_INPUTS or MEMORY_INPUTS; "" skips this check.
+        call: Name of the call.
+        given_options: Values that the caller has set, by name of the option.
+        inputs: Inputs of a build: FILE_INPUTS or MEMORY_INPUTS. "" does not check them.
     """
     options = {option.name: option for option in CALLS[call].keywords}
     # An option with its default value has the same effect as one that is not set.
@@ -331,18 +339,23 @@ def check_applicable(call: str, given_options: Mapping[str, Any], *, inputs: str
 
 
 def is_local(runner: str | None) -> bool:
-    """Returns whether a runner is this process.
+    """Returns whether a runner runs Beam in this process.
 
-    As in Beam, the case of the name does not matter. None is this process, too.
+    None, the default, does. As in Beam, the name may be in upper or lower case.
     """
     return runner is None or runner.lower() in LOCAL_RUNNERS
 
 
 def with_keywords(call: str) -> Callable[[_F], _F]:
-    """Decorates a function so that its `**options` appear as the keywords of a call.
+    """Shows the keywords of a call in the signature of a function with `**options`.
 
-    Its signature shows the name, the type and the default of each keyword. The documentation of a
-    function that is not a command describes them, because no reference page does.
+    It is a decorator.
+
+    The signature shows the name, the type and the default of each keyword. The reference page
+    describes the options of commands. For other functions, their help is added to the docstring.
+
+    Args:
+        call: Name of the call.
     """
 
     def decorate(function: _F) -> _F:

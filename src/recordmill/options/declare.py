@@ -1,11 +1,13 @@
-"""The one declaration of an option: a field of a class of options.
+"""Declaration of options as fields of classes.
 
     class Shards(Options, heading="shards", decides=True):
         shard_size: int | None = declare("target size of a shard", default=None, parse=parse_size)
 
-The class is a frozen dataclass, so an object of it has the parsed values. `Shards.OPTIONS` has the
-declarations. The flag, the keyword and its type, the default, the help, the reference page, the
-types in `keywords.py` and the checks follow from them.
+Each option is declared once. Its flag, keyword, type, default, help, reference page, entry in
+`keywords.py` and checks follow from the declaration.
+
+The class is a frozen dataclass. Its objects contain the parsed values, and `Shards.OPTIONS`
+contains the declarations.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ else:  # Python 3.10 has none, and at run time it does nothing
         return lambda cls: cls
 
 
-# headings that several commands have
+# headings in the help of several commands
 LOOK_HEADING, REPORT_HEADING, RUN_HEADING = "what to read", "the report", "the run"
-# An option and its value. The value None means any value but the default.
+# (name of an option, value). The value None means any value except the default.
 Rule = tuple[str, Any]
 _Given = TypeVar("_Given")
 _Value = TypeVar("_Value")
@@ -39,35 +41,35 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of one option.
+    """Declaration of an option.
 
     Attributes:
-        help: Its effect, without the default.
-        default: The value if the option is not set, as a user writes it: "64MiB".
-        parse: A function of (value, name) that converts and checks a value that a user has set.
-            Its first annotation is the type of the keyword. It gets no None if that is the default.
-        default_text: The default as text, if `default` is not readable.
-        choices: The allowed values, if the type does not list them.
-        metavar: The placeholder of the value in the help; `N` for whole numbers.
-        flag: The flag, if it is not the name with dashes.
-        short: Another flag of one letter.
-        heading: The heading of the option in the help.
-        common: `--help` shows the option. `--help-all` shows every option.
-        decides: The option changes the bytes of the output. The manifest of a build contains these
-            options.
-        repeated: The flag may be given several times, and the value is a list.
-        kinds: The kinds of input whose classes have the option; empty means all. `Call` finds them.
-        outputs: The outputs of a read whose classes have the option; empty means all. `Call` finds
-            them.
-        files_only: The option of a build does not apply to data of this process. The same is true
-            if it has `kinds`.
-        needs: The option has an effect only together with one of these.
-        engine_only: The option has an effect only with a runner that is not this process.
-        excludes: Each of these makes the option useless.
-        shell_only: The option exists on the command line only.
-        keyword_only: The option exists in Python only.
-        name: Its keyword in Python.
-        keyword_type: The type of the keyword as text.
+        help: Effect of the option, without its default.
+        default: Value if the option is not set. It is written as a user would, such as "64MiB".
+        parse: Takes (value, name) and returns the value for the code, or raises UsageError. Its
+            first annotation is the type of the keyword. If None is the default, it is not parsed.
+        default_text: The default as shown in the help, if `default` itself is not readable.
+        choices: Allowed values. A type such as `Literal["a", "b"]` lists them, too.
+        metavar: Placeholder of the value in the help. None shows `N` for a whole number.
+        flag: The flag. "" is the name with dashes.
+        short: A second flag with one letter.
+        heading: Heading of the option in the help.
+        common: `--help` shows the option. `--help-all` shows all options.
+        decides: The option changes the bytes of the output. The manifest of a build contains it.
+        repeated: The flag can occur several times. The value is a list.
+        kinds: Kinds of input that declare the option. () means that it applies to all. `Call` sets
+            it.
+        outputs: Outputs of a read that declare the option. () means that it applies to all. `Call`
+            sets it.
+        files_only: The option of a build does not apply to data in memory. Options with `kinds`
+            never do.
+        needs: The option requires one of these other options.
+        engine_only: The option requires a runner outside of this process.
+        excludes: The option can't be combined with any of these other options.
+        shell_only: The option exists only on the command line.
+        keyword_only: The option exists only in Python.
+        name: Keyword in Python.
+        keyword_type: Type of the keyword, as text.
     """
 
     help: str
@@ -95,36 +97,36 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag has no value.
+        """True if the flag has no value.
 
-        `--overwrite` means overwrite=True, and `--no-shuffle` means shuffle=False.
+        `--overwrite` sets overwrite=True, and `--no-shuffle` sets shuffle=False.
         """
         return self.keyword_type == "bool"
 
     @property
     def is_two_way(self) -> bool:
-        """Whether `--header` is True and `--no-header` is False."""
+        """True if there are two flags, such as `--header` and `--no-header`."""
         return self.keyword_type == "bool | None"
 
     @property
     def allows_bare_flag(self) -> bool:
-        """Whether the value may be left out: `--decode-images`, or `--decode-images A,B`."""
+        """True if the flag has an optional value: `--decode-images`, or `--decode-images A,B`."""
         return self.keyword_type.startswith("bool | ") and not self.is_two_way
 
     @property
     def number_type(self) -> type[int] | type[float] | None:
-        """The class of the value if it is a number, else None."""
+        """`int` or `float` if the value is a number. Otherwise None."""
         numbers: dict[str, type[int] | type[float]] = {"int": int, "float": float}
         return numbers.get(self.keyword_type.removesuffix(" | None"))
 
     @property
     def placeholder(self) -> str:
-        """The placeholder of the value in the help. "" if there are choices instead."""
+        """Placeholder of the value in the help. "" if the help lists choices."""
         return self.metavar or ("N" if self.number_type is int else "")
 
     @property
     def main_flag(self) -> str:
-        """The flag of the option, such as `--max-rejects`."""
+        """Flag of the option, such as `--max-rejects`."""
         no = "no-" if self.is_switch and self.default else ""
         return self.flag or f"--{no}{self.name.replace('_', '-')}"
 
@@ -136,13 +138,13 @@ class Option:
         return (self.short, self.main_flag) if self.short else (self.main_flag,)
 
     def is_given(self, value: Any) -> bool:
-        """Returns whether a value differs from leaving the option out."""
+        """Returns whether a value has another effect than not setting the option."""
         return value is not None and not (
             isinstance(value, str | int | float | tuple) and value == self.default
         )
 
     def parse_value(self, value: Any) -> Any:
-        """Returns the value for the code, of one that a user has set.
+        """Converts a value that a user has set to the value for the code.
 
         Raises:
             UsageError: The value is not one of the choices, or the parser refuses it.
@@ -151,7 +153,7 @@ class Option:
         if value is None and self.default is None:
             return None
         value = self._without_arrays(value)
-        # The names of a dict would be taken as a list, and its values would be lost.
+        # A dict would be used as the list of its keys, and its values would be lost.
         if isinstance(value, Mapping) and "Sequence" in self.keyword_type:
             raise WrongTypeError(f"{self.name} is text or a list of texts, not {_one_line(value)}")
         if self.choices and value is not None and value not in self.choices:
@@ -164,9 +166,13 @@ class Option:
         return value if self.parse is None else self.parse(value, self.name)
 
     def _without_arrays(self, value: Any) -> Any:
-        """Returns an array of NumPy or another library as a list, or its only value.
+        """Converts an array of NumPy or another library to a list or a scalar.
 
-        A comparison of an array is an array, so no other code has to deal with them.
+        Comparing an array returns an array instead of a bool. So the code after this never gets
+        one.
+
+        Raises:
+            WrongTypeError: The option takes neither a list nor a tuple.
         """
         if not hasattr(value, "__array__") or self.keyword_type == "Any":
             return value
@@ -182,7 +188,7 @@ class Option:
 
     @property
     def help_with_default(self) -> str:
-        """The help with the default and the kinds of input."""
+        """Help with the default value and the kinds of input."""
         silent = self.default is None or isinstance(self.default, bool) or self.default == ()
         default_shown = self.default_text or ("" if silent else str(self.default))
         is_in_heading = self.kinds == KIND_NAMES or all(
@@ -194,10 +200,11 @@ class Option:
 
 @dataclass(frozen=True)
 class _Declaration:
-    """An option without the attributes that its class adds.
+    """An option before its class adds further attributes.
 
     Attributes:
-        group: The class that declares the option in full. None if `attributes` does.
+        group: Class with the complete declaration, if `attributes` only changes some of it. None if
+            `attributes` is complete.
     """
 
     group: type[Options] | None
@@ -217,33 +224,38 @@ def declare(
 def declare(help: str, *, default: Any, parse: Any = None, **attributes: Any) -> Any:
     """Declares an option as a field of a class of options.
 
-    The type of the field is that of the parsed value.
+    The type of the field is the type of the parsed value.
 
     Args:
-        help: See `Option`, also for the others.
-        default: As a user writes it.
-        parse: Without a parser, users pass values of the field's type.
-        **attributes: Other attributes of `Option`. `accepts` is the type of the keyword, if neither
-            the parser nor the field has it.
+        help: See `Option`.
+        default: Value as a user would write it.
+        parse: See `Option`. Without a parser, users pass values of the type of the field.
+            **attributes: Other attributes of `Option`. In addition, `accepts` is the type of the
+            keyword, if it is neither the type of the field nor an annotation of the parser.
     """
     return _Declaration(None, {"help": help, "default": default, "parse": parse, **attributes})
 
 
 def again(group: type[Options], **changes: Any) -> Any:
-    """Declares the option of this name of another class once more.
+    """Declares an option in the same way as another class does.
+
+    The name of the field determines the option.
 
     Args:
-        group: The class that declares it.
-        **changes: Attributes that differ, such as `help`.
+        group: Class with the complete declaration.
+        **changes: Attributes that differ here, such as `help`.
     """
     return _Declaration(group, changes)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declare,))
 class Options:
-    """Base of the classes of options.
+    """Base class of all classes of options.
 
-    Arguments of a subclass, such as `heading`, are attributes of all options that it declares.
+    Arguments of a subclass, such as `heading="shards"`, are attributes of all its options.
+
+    Attributes:
+        OPTIONS: Declarations of the options of the class, by name.
     """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
@@ -259,7 +271,8 @@ class Options:
             setattr(cls, name, field(default=option.parse_value(option.default)))
         inherited = {n: option for base in cls.__bases__ for n, option in base.OPTIONS.items()}  # type: ignore[attr-defined]
         cls.OPTIONS = {**declared, **{n: o for n, o in inherited.items() if n not in declared}}
-        # The methods below serve all classes. Generating them for each would slow down `--help`.
+        # All classes share the methods below. Generating them for each class would slow down
+        # `--help`.
         dataclass(init=False, repr=False, eq=False)(cls)
         cls._DEFAULTS = {one.name: one.default for one in fields(cls)}  # type: ignore[arg-type]
 
@@ -272,7 +285,7 @@ class Options:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Checks values that depend on each other."""
+        """Raises UsageError if values contradict each other."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -295,7 +308,14 @@ def _one_line(value: object) -> str:
 def _complete(
     name: str, type_text: str, declaration: _Declaration, shared: Mapping[str, Any]
 ) -> Option:
-    """Returns an option with the attributes that its name, its type and its class determine."""
+    """Returns the complete declaration of an option.
+
+    Args:
+        name: Name of the field.
+        type_text: Type of the field.
+        declaration: The declaration in the class.
+        shared: Attributes of all options of the class.
+    """
     attributes = dict(declaration.attributes)
     if declaration.group is not None:
         attributes = {**vars(declaration.group.OPTIONS[name]), **attributes}

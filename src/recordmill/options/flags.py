@@ -1,4 +1,4 @@
-"""Options as flags: in messages, and for flags that a command does not know."""
+"""Flags of options: how messages write them, and hints about unknown flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recordmill.options.declare import Option
 
 
 def format_flag(option: Option, value: object = None) -> str | None:
-    """Returns an option as a flag, with a value as a shell needs it.
+    """Returns the flag of an option with a value, quoted for the shell.
 
     >>> options = {option.name: option for option in CALLS["build"].flags}
     >>> format_flag(options["max_rejects"], "1%"), format_flag(options["shuffle"], False)
@@ -24,6 +24,10 @@ def format_flag(option: Option, value: object = None) -> str | None:
     ("--dtype 'a b=int8'", '--label')
     >>> format_flag(options["shuffle"], True) is None
     True
+
+    Args:
+        option: The option.
+        value: The value. None returns the flag alone.
 
     Returns:
         None if no flag sets the option to this value.
@@ -47,9 +51,9 @@ def format_flag(option: Option, value: object = None) -> str | None:
 
 
 def flag_spelling(command: str) -> Spelling:
-    """Returns the spelling of options as flags of a command, for `render`.
+    """Returns the argument of `render` that writes options as flags of a command.
 
-    An option stays a keyword if the command does not have it, or has no flag for the value.
+    An option remains a keyword if the command does not have it, or has no flag for the value.
 
     >>> from recordmill.base.messages import Message
     >>> from recordmill.base.option_names import option
@@ -68,10 +72,15 @@ def flag_spelling(command: str) -> Spelling:
 
 
 def render_entries(report: Mapping[str, Any], spelling: Spelling, *names: str) -> dict[str, Any]:
-    """Returns a report with the messages in some of its entries rendered.
+    """Renders the messages in some entries of a JSON report.
 
     Args:
-        names: The entries. Each one is a message, a list of messages or None.
+        report: The report.
+        spelling: How messages write options, from `flag_spelling`.
+        *names: Names of the entries. Each entry is a message, a list of messages or None.
+
+    Returns:
+        A copy of the report.
     """
     texts = {name: report[name] for name in names if report[name] is not None}
     return {
@@ -90,12 +99,13 @@ def explain_unknown_flags(
 ) -> str:
     """Returns a hint about unknown flags, for the end of a message.
 
-    The hint is the command that has the flag, or the most similar flag, as in `; did you mean
-    --columns?`. Without either, it is the command that lists all flags.
+    It names another command that has the flag, or the most similar flag, as in `; did you mean
+    --columns?`. If there is no such command or flag, it names the command that lists all flags.
 
     Args:
         arguments: The unknown arguments.
-        extra_flags: Flags that the command accepts in addition to its own.
+        command: Name of the command that was called.
+        extra_flags: Flags that the command accepts, but that are not flags of its options.
     """
     own_flags = {
         flag

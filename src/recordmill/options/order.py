@@ -1,4 +1,4 @@
-"""Options of the order and the splits of the records of a build."""
+"""Options of a build for the order of records and their splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recordmill.schemas.splits import check_split_name
 _WITHOUT_SHUFFLE = (("shuffle", False),)
 _WITH_SPLITS = (("splits", None),)
 _SPLITS_SYNTAX = "NAME=FRACTION, as in train=0.9,validation=0.1"
-# The names of the splits, by the number of boundaries in `split_at`.
+# Names of the splits, by the number of boundaries in the option `split_at`.
 SPLITS_BY_BOUNDARIES = {
     1: ("train", "test"),
     2: ("train", "validation", "test"),
@@ -22,7 +22,7 @@ SPLITS_BY_BOUNDARIES = {
 
 
 def parse_splits(value: str | Mapping[str, float], name: str) -> tuple[tuple[str, float], ...]:
-    """Returns (name, fraction) of each split.
+    """Returns the option `splits` as (name, fraction) of each split.
 
     >>> parse_splits("train=0.9, validation=0.1", "splits")
     (('train', 0.9), ('validation', 0.1))
@@ -69,7 +69,7 @@ def _parse_split(item: Any, value: Any) -> tuple[str, float]:
 
 
 def parse_split_at(value: str | Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns (column, boundaries) of `split_at`.
+    """Returns the option `split_at` as (column, boundaries).
 
     >>> parse_split_at("date=2024-06-01, 2024-09-01", "split_at")
     ('date', ('2024-06-01', '2024-09-01'))
@@ -81,7 +81,7 @@ def parse_split_at(value: str | Mapping[str, Any], name: str) -> tuple[str, tupl
         name: Name of the option.
 
     Raises:
-        UsageError: The value has another form, or not one or two boundaries.
+        UsageError: The value has another form, or there are no or more than two boundaries.
     """
     items = (
         [value.partition("=")[::2]]
@@ -109,15 +109,15 @@ def parse_split_at(value: str | Mapping[str, Any], name: str) -> tuple[str, tupl
 
 
 class BuildOrder(Options, heading="order and splits", decides=True):
-    """Options of the order and the splits of the records.
+    """Options for the order of records and their splits.
 
     Attributes:
         key: Column that determines the key. None derives it from file and position.
         splits: (name, fraction) of each split. The fractions sum to 1. None lets the folders of the
             inputs determine the splits. Without such folders, all records are in `train`.
         split_column: Column that contains the name of the split.
-        split_at: (column, boundaries). The split depends on the boundaries that the value of the
-            column reaches.
+        split_at: (column, boundaries). A record belongs to the split after the last boundary that
+            its value in the column reaches.
         split_by: Column with the split groups: records with equal values stay in one split. None
             means `key`.
         stratify: Column with the classes. Each class is divided by the fractions. None divides all

@@ -1,4 +1,4 @@
-"""Parsers of the commands for argparse.
+"""Command line parsers for argparse, made from the declared options.
 
 `--help` shows the common options, and `--help-all` shows all options.
 """
@@ -15,7 +15,14 @@ from recordmill.options.declare import Option
 
 
 def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
-    """Adds a `Command` to the subparsers of argparse."""
+    """Adds the parser of a command to the subparsers of argparse.
+
+    Args:
+        commands: The object that `add_subparsers` returns.
+        name: Name of the command.
+        command: Its `Command`.
+        summary: One line for the list of commands.
+    """
     parser = commands.add_parser(
         name,
         help=summary,
@@ -64,7 +71,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
 
 
 def options_from_args(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keywords for the flags that the user has set."""
+    """Returns the keywords of the flags that the user has set."""
     return {
         option.name: getattr(args, option.name)
         for option in CALLS[args.command].flags
@@ -73,7 +80,12 @@ def options_from_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Help(argparse.Action):
-    """Prints the help without the hidden options, and ends the program."""
+    """Action of `--help` and `--help-all`: prints the help, and exits.
+
+    Args:
+        hidden: Actions of the options that the help leaves out.
+        epilog: Text after the options.
+    """
 
     def __init__(
         self, option_strings: Sequence[str], dest: str, hidden: Any, epilog: str, help: str
@@ -92,13 +104,13 @@ class _Help(argparse.Action):
 
 
 def _add_option(group: Any, option: Option) -> argparse.Action:
-    # A flag that is not set stays out of the arguments. `Values` adds the default later, for
-    # the command line and Python alike.
+    # A flag that is not set is not among the arguments. `Values` adds the default later, in the
+    # same way for the command line and for Python.
     default = option.default if option.shell_only else argparse.SUPPRESS
     settings: dict[str, Any] = {
         "dest": option.name,
         "default": default,
-        # argparse interprets % in a help text
+        # argparse replaces % sequences in a help text
         "help": option.help_with_default.replace("%", "%%"),
     }
     if option.is_switch:
@@ -118,7 +130,7 @@ def _add_option(group: Any, option: Option) -> argparse.Action:
     action: argparse.Action = group.add_argument(
         *(option.all_flags if option.short else (option.main_flag,)), **settings
     )
-    if option.choices:  # completion in a shell, by argcomplete
+    if option.choices:  # argcomplete uses this attribute for completion in a shell
         action.completer = lambda **_: option.choices  # type: ignore[attr-defined]
     return action
 

@@ -1,6 +1,8 @@
-"""Parsers of options: functions of (value, name) that return the value for the code.
+"""Parsers of options.
 
-The first annotation is the type of the keyword. `base.sizes` has parsers of sizes and numbers.
+A parser takes a value that a user has set, and the name of the option for messages. It returns the
+value for the code. Its first annotation is the type of the keyword. `base.sizes` contains parsers
+of sizes and numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ _CHARACTERS = {"tab": "\t", "\\t": "\t", "none": None}
 
 
 def parse_character(value: str | None, name: str) -> str | None:
-    """Returns a character; `tab` and `none` are words for one and for none.
+    """Returns a character.
+
+    The text `tab` means a tab, and the text `none` means None.
 
     >>> parse_character(";", "quote"), parse_character("none", "quote")
     (';', None)
@@ -24,7 +28,7 @@ def parse_character(value: str | None, name: str) -> str | None:
 
 
 def parse_names(value: str | Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns names; a text has commas between them.
+    """Returns names, from a text with commas or from a list.
 
     >>> parse_names("a, b", "columns"), parse_names(["a"], "columns")
     (('a', 'b'), ('a',))
@@ -35,13 +39,13 @@ def parse_names(value: str | Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def parse_columns(value: str | Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns names of features, each one once.
+    """Returns names of features, from a text with commas or from a list.
 
     >>> parse_columns("a, b", "columns")
     ('a', 'b')
 
     Raises:
-        UsageError: There is no name, an empty one, or one that occurs twice.
+        UsageError: There is no name, a name is empty, or a name occurs twice.
     """
     names = parse_names(value, name)
     if not names or "" in names:
@@ -71,7 +75,7 @@ def parse_text(value: str, name: str) -> str:
 
 
 def parse_whole(value: int, name: str) -> int:
-    """Returns a whole number as Python's own int."""
+    """Returns a whole number of any type, such as `numpy.int64`, as an int."""
     return to_whole_number(value, name)
 
 
@@ -89,9 +93,9 @@ def parse_threads(value: int, name: str) -> int:
 
 
 def parse_dtypes(value: Mapping[str, str] | Sequence[str], name: str) -> Mapping[str, str]:
-    """Returns dtypes by feature, also from texts such as `FEATURE=DTYPE`.
+    """Returns dtypes by feature, from a dict or from texts such as `FEATURE=DTYPE`.
 
-    The last `=` separates the parts, because a feature name may contain one.
+    A feature name may contain `=`, so the last `=` of a text separates the parts.
 
     >>> parse_dtypes(["x=float64", "a=b=int32"], "dtypes")
     {'x': 'float64', 'a=b': 'int32'}
@@ -113,13 +117,13 @@ def parse_dtypes(value: Mapping[str, str] | Sequence[str], name: str) -> Mapping
 
 
 def parse_flags(value: Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns flags for another program as a tuple.
+    """Returns the flags for another program as a tuple.
 
     >>> parse_flags(["--parallelism=2"], "beam_args")
     ('--parallelism=2',)
 
     Raises:
-        UsageError: The value is a text, which would be split into characters.
+        UsageError: The value is a text instead of a list.
     """
     if isinstance(value, str):
         raise UsageError(f"{name} must be a list, not a text: {name}={value.split()}")

@@ -1,4 +1,4 @@
-"""The options of `read`, of `recordmill.open`, and of commands that inspect data.
+"""Options of `read`, of `recordmill.open`, and of commands that inspect data.
 
 These commands are `head`, `inspect`, `stats`, `check`, `report`, `bench`, `verify`, `doctor`,
 `status` and `clean`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReadOutput(Options, heading="the output", decides=True):
-    """Options of the output."""
+    """Options for the format and the files of the output."""
 
     out: str | None = declare(
         "folder for the result (required unless --dry-run)",
@@ -85,7 +85,7 @@ class ReadConversions(
     heading="conversions (applied in this order; each may be used for several features)",
     decides=True,
 ):
-    """Options of conversions."""
+    """Options that convert features."""
 
     decode_images: bool | str | Sequence[str] | None = declare(
         "decode images to uint8 [height, width, channels]; without names, all features that contain images",
@@ -127,7 +127,7 @@ class ReadConversions(
 
 
 class ReadSchemas(Options, heading="contents of the records"):
-    """Options of the contents of records."""
+    """Options for the schema of the records, and for damaged records."""
 
     schema: Schema | str | os.PathLike[str] | None = again(
         Shared, heading="contents of the records"
@@ -136,7 +136,7 @@ class ReadSchemas(Options, heading="contents of the records"):
 
 
 class ReadRunOptions(Options, heading=RUN_HEADING):
-    """Options of the run."""
+    """Options for the execution of a read, such as memory and threads."""
 
     memory: int = again(Shared)
     threads: int | None = again(Shared)

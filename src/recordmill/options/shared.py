@@ -1,4 +1,7 @@
-"""Options of several calls. A call declares them `again`, some with another help or heading."""
+"""Options that several calls have.
+
+The classes of a call declare them with `again`. They may change the help or the heading.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Shared(Options):
-    """Options of several calls."""
+    """Options that several calls have. No call has this class itself."""
 
     split: str | None = declare(
         "only this split",
