@@ -451,9 +451,9 @@ class Records:
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records in order, decoded on threads.
 
-        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
-        images are decoded, a batch has at most 64 MiB of pixels, or one record. A list of images
-        counts as long as the longest one of the first records. If records were
+        A batch holds the records of about 8 MiB of a file, or of many small shards, or the matching
+        ones among them. If images are decoded, a batch has at most 64 MiB of pixels, or one record.
+        A list of images counts as long as the longest one of the first records. If records were
         selected by number, parts of files without selected records are not read. Nothing is read
         until the iterator is consumed.
 
@@ -470,8 +470,11 @@ class Records:
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
         row_bytes = self._image_row_bytes
-        reads = self.iter_reads(
-            start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
+        piece_records = max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
+        reads = (
+            self.open_files.iter_joined_reads(start, stop, piece_records=piece_records)
+            if self.filter.subset is None
+            else self.iter_reads(start, stop, piece_records=piece_records)
         )
         yield from thread_map(lambda read: self.decode(read()), reads, self.threads)
 

@@ -340,6 +340,11 @@ class IndexedShard(TFRecordFile):
         return self._info.digest
 
     @property
+    def contents(self) -> Bytes:
+        """Contents of an uncompressed shard on a disk, memory-mapped."""
+        return self._contents
+
+    @property
     def index(self) -> Index:
         """Index of the shard, with offset, length and key of each record."""
         return self._index.get(self._map_index)
