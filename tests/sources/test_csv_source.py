@@ -434,6 +434,13 @@ def test_first_rows_longer_than_the_limit_are_read_with_a_larger_limit(
     assert table.num_rows == 2
 
 
+def test_note_about_a_value_with_nul_proposes_options_that_a_shell_can_pass(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "in.csv", b"a,b\n1,2\n3,\x004\n5,6\n")
+    (note,) = [note for note in plan(path).notes if "is text because of" in note]
+    assert "--null" not in in_flags(note)
+    assert in_flags(note).endswith(r"int64: --dtype b=int64 --max-rejects 1 rejects it")
+
+
 def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:
     name = "n" * 100
     path = write_file(tmp_path / "in.csv", f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())

@@ -422,6 +422,14 @@ def test_json_document_without_objects_is_refused_with_a_way_to_build_it(
         assert recordmill.open(tmp_path / "out").to_table().to_pylist() == rows
 
 
+def test_table_that_begins_like_json_is_refused_with_the_kind_that_reads_it(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "in.csv", '{"a":1},x\n{"a":2},y\n')
+    with pytest.raises(UsageError, match="it is not valid JSON: `recordmill build csv` reads it"):
+        recordmill.build(path, tmp_path / "out")
+    recordmill.build(path, tmp_path / "out", kind="csv", header=False)
+    assert len(recordmill.open(tmp_path / "out")) == 2
+
+
 def test_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
     assert recordmill.build(path, tmp_path / "out").records == {"train": 2}

@@ -236,7 +236,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ),
     ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
     ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
-    ([{"a": 1}, [1]], DataError, "memory: row 1: is a list, not a dict of column names to values"),
+    ([{"a": 1}, [1]], DataError, "memory: row 1: is of type list, not a dict of column names to values"),
     (
         [{"a": 1}, {"a": 2**70}],
         DataError,
@@ -256,8 +256,8 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         r"decimal128\(2, 1\), which no feature can hold; .* declare its type: --dtype a=string",
     ),
     ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
-    ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
-    ({"a": "text"}, UsageError, "column 'a' is a str"),
+    ({"a": 1}, UsageError, "column 'a' is of type int; a dict of columns holds arrays or lists"),
+    ({"a": "text"}, UsageError, "column 'a' is of type str"),
     (
         {"a": np.zeros(2, np.complex64)},
         DataError,

@@ -57,7 +57,7 @@ def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
         # the check of the exact type is first, because a check against an abstract class is slow
         if type(row) is not dict and not isinstance(row, Mapping):
             raise DataError(
-                f"is a {type(row).__name__}, not a dict of column names to values",
+                f"is of type {type(row).__name__}, not a dict of column names to values",
                 source="memory",
                 place=f"row {first_row + len(batch)}",
             )
@@ -526,7 +526,7 @@ def _mapping_batches(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             or (isinstance(column, np.ndarray) and column.ndim == 0)
         ):
             raise UsageError(
-                f"column {name!r} is a {type(column).__name__}; a dict of columns holds arrays or lists of "
+                f"column {name!r} is of type {type(column).__name__}; a dict of columns holds arrays or lists of "
                 "one value per record"
             )
         lengths[name] = len(column)

@@ -417,7 +417,10 @@ def _find_document_remedy(text: str) -> str:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return "it is not valid JSON"
+        return (
+            "it is not valid JSON: `recordmill build csv` reads it as a table, and `recordmill build "
+            "text` its lines"
+        )
     if isinstance(document, list):
         return _ARRAY_REMEDY if document else "the array is empty"
     one_record = "`recordmill build jsonl` reads it as one record, if it is on one line"

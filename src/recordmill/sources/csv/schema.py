@@ -466,7 +466,10 @@ def _note_stray_text(
     ):
         return
     has_several, word_counts = unexpected.text_count > 1, unexpected.word_counts or {}
-    is_named = bool(word_counts) and max(map(len, word_counts)) <= _MAX_TOKEN_BYTES
+    # No argument of a command can contain NUL.
+    is_named = bool(word_counts) and all(
+        len(word) <= _MAX_TOKEN_BYTES and b"\0" not in word for word in word_counts
+    )
     quoted_texts = quote_bytes(unexpected.value)
     count_text = f" and {unexpected.text_count - 1:,} more" if has_several else ""
     if is_named and len(word_counts) > 1:
