@@ -212,7 +212,7 @@ def is_raw_input(inputs: Sequence[str]) -> bool:
     """
     listing = list_inputs(inputs, data_extensions=DATA_EXTENSIONS)
     try:
-        return detect_input_kind(listing)[0] != "tfrecord"
+        return detect_input_kind(listing, has_kind_argument=False)[0] != "tfrecord"
     except UsageError:
         # A truncated TFRecord file is no input of a build. A reader explains what is wrong with it.
         if all(sniff_compression(file.path) is not None for file in listing.files):

@@ -153,12 +153,15 @@ def _list_parser_files(
     return listing.files.with_splits(layout.splits), notes
 
 
-def detect_input_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[str, str]:
+def detect_input_kind(
+    listing: Listing, kinds: Collection[str] = KIND_NAMES, *, has_kind_argument: bool = True
+) -> tuple[str, str]:
     """Detects the kind of the inputs from their content.
 
     Args:
         listing: The files.
         kinds: The kinds that the user's options apply to. They are preferred.
+        has_kind_argument: Whether the user can choose a kind with an argument of the command.
 
     Returns:
         (kind, reason), where the reason is a text for users, such as "csv: ...".
@@ -167,7 +170,11 @@ def detect_input_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> 
         UsageError: The kind can't be detected.
     """
     # Data sets come first, because their folders also contain JSON and NumPy files.
-    return _detect_data_sets(listing) or _detect_samples(listing) or detect_kind(listing, kinds)
+    return (
+        _detect_data_sets(listing)
+        or _detect_samples(listing)
+        or detect_kind(listing, kinds, has_kind_argument=has_kind_argument)
+    )
 
 
 def _detect_samples(listing: Listing) -> tuple[str, str] | None:

@@ -490,6 +490,7 @@ def test_tensorboard_logs_are_not_data(tmp_path: Path) -> None:
         "LICENSE",
         "LICENSE-APACHE",
         "LICENSE.MIT",
+        "LICENSE.repo",
         "LICENSE_CODE.txt",
         "MIT-LICENSE.txt",
         "COPYING.LESSER",
@@ -508,6 +509,15 @@ def test_licence_or_citation_beside_data_is_documentation(tmp_path: Path, name: 
     (tmp_path / name).write_text("Permission is hereby granted, free of charge, to all\n" * 9)
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     assert list(recordmill.stats(tmp_path)["train"]) == ["x", "y"]
+
+
+def test_stats_of_several_kinds_proposes_no_build(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    with pytest.raises(
+        UsageError, match=r"several kinds of data: .*\. Name the files of one kind$"
+    ):
+        recordmill.stats(tmp_path)
 
 
 @pytest.mark.parametrize(

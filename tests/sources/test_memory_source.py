@@ -236,7 +236,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ),
     ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
     ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
-    ([{"a": 1}, [1]], DataError, "memory: row 1: is of type list, not a dict of column names to values"),
+    (
+        [{"a": 1}, [1]],
+        DataError,
+        "memory: row 1: is of type list, not a dict of column names to values",
+    ),
     (
         [{"a": 1}, {"a": 2**70}],
         DataError,

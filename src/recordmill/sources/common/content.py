@@ -38,6 +38,7 @@ from recordmill.base.sizes import format_count
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
     COMPRESSED_EXTENSIONS,
+    DATA_EXTENSIONS,
     KIND_BY_EXTENSION,
     KIND_NAMES,
     KINDS,
@@ -165,15 +166,19 @@ def is_documentation(name: str) -> bool:
 
     >>> [is_documentation(name) for name in ("data/README.txt", "LICENSE-MIT", "readme.csv")]
     [True, True, False]
-    >>> [is_documentation(name) for name in ("COPYING.LESSER", "VERSION", "license_plates.txt")]
+    >>> [
+    ...     is_documentation(name)
+    ...     for name in ("COPYING.LESSER", "LICENSE.repo", "license_plates.txt")
+    ... ]
     [True, True, False]
     """
     base = name.rpartition("/")[2]
     extension = full_extension(name).split(".")[0]
-    if extension in ("", "txt", "text", *COMPRESSED_EXTENSIONS):
-        base = base.partition(".")[0]
-    elif extension not in _DOCUMENTATION_WORDS:
+    may_be_text = extension in ("txt", "text", *COMPRESSED_EXTENSIONS)
+    if extension in DATA_EXTENSIONS and not may_be_text:
         return False
+    if extension not in _DOCUMENTATION_WORDS:
+        base = base.partition(".")[0]
     words = _NAME_WORD.findall(base)
     lower_words = {word.lower() for word in words}
     return bool(words) and (
@@ -568,7 +573,9 @@ class _ExtensionGroup:
         return self.kind_counts.most_common(1)[0][0]
 
 
-def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[str, str]:
+def detect_kind(
+    listing: Listing, kinds: Collection[str] = KIND_NAMES, *, has_kind_argument: bool = True
+) -> tuple[str, str]:
     """Detects the kind of the data in a listing.
 
     This is the kind of more than half of all files that contain data. The numbers are estimated
@@ -578,13 +585,14 @@ def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[
         listing: The files.
         kinds: The kinds that the user's options apply to. Files of other kinds only count if there
             are no files of these kinds.
+        has_kind_argument: Whether the user can choose a kind with an argument of the command.
 
     Returns:
         (kind, a sentence with the reason).
 
     Raises:
         UsageError: No kind has more than half of the files, or no file contains data. The message
-            lists the candidates and the commands to choose one.
+            lists the candidates and says how to choose one.
     """
     groups = _group_by_extension(listing.files)
     counts: defaultdict[str, float] = defaultdict(float)
@@ -635,6 +643,10 @@ def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[
             f"{name} ({count:.0f} file(s), such as {_largest_group(groups, name).example_name})"
             for name, count in files_by_kind.items()
         )
+        if not has_kind_argument:
+            raise UsageError(
+                f"the inputs contain several kinds of data: {candidates}. Name the files of one kind"
+            )
         commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
             (
