@@ -22,12 +22,14 @@ from kit.files import write_file
 from kit.runs import in_flags
 from kit.source_reading import check_chunk, input_files, same
 
+from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import resolve_dtype
 from recordmill.sources.common.contract import Chunk, PlanOptions
 from recordmill.sources.csv import source as csv_source
+from recordmill.sources.csv.messages import explain_row, quote_first_line
 from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
@@ -412,7 +414,7 @@ def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> 
         "--delimiter, --quote, --escape and --skip-lines",
         "in.csv: line 4, row 2: 1 field, fewer than the 2 columns; the row starts with '6'; check the "
         "--delimiter, --quote, --escape and --skip-lines",
-        "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
+        "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or its quote is never "
         "closed; its first line is '\"7,8'; "
         "reading continues at the next line; fix the quote, or use --quote none if quotes are text, "
         "or a larger --max-line-bytes if the row is longer",
@@ -439,6 +441,12 @@ def test_note_about_a_value_with_nul_proposes_options_that_a_shell_can_pass(tmp_
     (note,) = [note for note in plan(path).notes if "is text because of" in note]
     assert "--null" not in in_flags(note)
     assert in_flags(note).endswith(r"int64: --dtype b=int64 --max-rejects 1 rejects it")
+
+
+def test_message_about_a_long_row_fits_into_a_reject() -> None:
+    line = quote_first_line(np.full(100, ord("x"), np.uint8))
+    fault = explain_row(native.CsvRowFault.TOO_LONG, 9, line, 1 << 30)
+    assert len(fault.message) < 300
 
 
 def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: 
     """
     if width == native.CsvRowFault.TOO_LONG:
         problem = (
-            f"the row is longer than {max_line_bytes:,} bytes, or a quote that it opens is never closed; its "
+            f"the row is longer than {max_line_bytes:,} bytes, or its quote is never closed; its "
             f"first line is {quoted_line}"
         )
         return Fault(
