@@ -493,7 +493,9 @@ class _Collector:
         shares = boxes - int(np.count_nonzero(self._pixels))
         if shares and (self._table_units or self._unclear):
             which = "all" if shares == boxes else f"{shares:,}"
-            notes.append(f"boxes: {which} are between 0 and 1, and are read as shares")
+            notes.append(
+                f"boxes: {which} are read as shares of the image, since no edge is far outside 0 to 1"
+            )
         if self._has_numbers and classes and classes[-1].isdecimal():
             notes.append(
                 "boxes: no file contains names of the classes, so their "
