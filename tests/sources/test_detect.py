@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import image_samples
-from kit.files import framed, write_files
+from kit.files import framed, write_files, write_tfrecord
 from kit.runs import in_flags
 from kit.source_reading import input_files, read_all, values
 
@@ -545,6 +545,19 @@ def test_inspect_of_a_folder_skips_a_file_that_is_not_tfrecord(tmp_path: Path) -
     assert summary.records == 2
     with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):
         len(recordmill.open(tmp_path))
+
+
+def test_file_with_records_of_another_kind_is_named(tmp_path: Path) -> None:
+    records = [recordmill.example({"x": number, "y": 0.5}) for number in range(9)]
+    write_tfrecord(tmp_path / "a.tfrecord", *records)
+    other = b"\n\x04\x10\x05\x18\x01"  # a message whose first field is no map of features
+    write_tfrecord(tmp_path / "stats.tfrecord", other)
+    for call in (recordmill.inspect, lambda path: recordmill.open(path).to_table()):
+        with pytest.raises(DataError) as refused:
+            call(tmp_path)
+        message = str(refused.value)
+        assert "stats.tfrecord: record 0, byte 0: has none of the features of the other" in message
+        assert "Name the files to read, without this one" in message
 
 
 def test_sample_submission_is_not_mixed_into_the_splits(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base.buffers import Bytes, Int64s
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.records.columns.convert import (
     ConversionStep,
@@ -81,8 +81,24 @@ class Decoding:
         """
         batch, _, bad = decode_lenient(data, starts, lengths, self.stored_schema)
         if bad:
-            raise make_record_error(bad[0], *location(bad[0].row))
+            row = bad[0].row
+            source, place = location(row)
+            if self._has_no_feature(data, starts[row : row + 1], lengths[row : row + 1]):
+                raise DataError(
+                    f"has none of the features of the other records, such as {bad[0].feature!r:.60}. Name "
+                    "the files to read, without this one",
+                    source=source,
+                    place=place,
+                )
+            raise make_record_error(bad[0], source, place)
         return self.convert(batch, location)
+
+    def _has_no_feature(self, data: Bytes, start: Int64s, length: Int64s) -> bool:
+        """Returns whether a record has none of several features, so it is of another kind."""
+        optional = [replace(feature, required=False) for feature in self.stored_schema]
+        schema = replace(self.stored_schema, features=tuple(optional))
+        batch, _, bad = decode_lenient(data, start, length, schema)
+        return not bad and len(optional) > 1 and all(column.null_count for column in batch.columns)
 
     def convert(
         self, batch: pa.RecordBatch, location: Callable[[int], tuple[str, str]]
