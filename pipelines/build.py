@@ -513,10 +513,13 @@ def make_plan(
 def _find_unparsed_build(
     source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
 ) -> tuple[Manifest, BuildPlan] | None:
-    """Finds the newest generation if a build with a parser would only repeat it.
+    """Finds the newest generation, if a build with a parser would only repeat it.
 
-    Returns (its manifest, a plan), or None. No file is parsed. The arguments are those of
-    `make_plan`.
+    No file is parsed. For the arguments see `make_plan`.
+
+    Returns:
+        (manifest of the generation, plan of the build), or None.
+
     """
     if not base or settings.order.split_column is not None:
         return None

@@ -66,7 +66,7 @@ def has_parsed_files(run: Path) -> bool:
 
 
 def take_over_parsed_files(folder: RunFolder) -> None:
-    """Moves the parsed files of dead runs to this run, and removes the dead runs."""
+    """Moves the parsed files of dead runs here, and removes these runs."""
     target = Path(make_parsed_folder(folder))
     candidates = [run for run in list_run_folders(folder.out) if has_parsed_files(run)]
     with claim_dead_runs(candidates) as dead:

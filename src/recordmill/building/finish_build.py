@@ -621,7 +621,10 @@ def make_run_entry(run_id: str, action: str, keep_generations: int, **facts: Any
 
 
 def find_keep_generations(plan: BuildPlan) -> int:
-    """Returns the number of generations to keep: that of the plan, or of the newest generation."""
+    """Returns the number of generations to keep.
+
+    If the plan does not specify it, the newest generation does.
+    """
     if plan.keep_generations is not None:
         return plan.keep_generations
     base = load_if_present(plan.out, plan.base_generation) if plan.base_generation else None

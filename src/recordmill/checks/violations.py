@@ -40,7 +40,7 @@ class Violation:
 
     @property
     def text(self) -> str:
-        """The fields that a user needs, as one line for `render`.
+        """The violation as one line, for `render`.
 
         >>> print(Violation("presence", "12.5 % lack it", "mend them", "fare", "train"))
         train: feature 'fare': presence: 12.5 % lack it; mend them

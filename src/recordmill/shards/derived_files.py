@@ -92,7 +92,7 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
 
 
 def _shard_documents(manifest: Manifest, generation: int, schema: Schema) -> dict[str, Any]:
-    """Returns the JSON documents that name the shards of a data set with one part."""
+    """Returns the JSON documents about a data set with one part, by file name."""
     (part,) = manifest.parts
     description = Description(**manifest.description["said"])
     splits = {

@@ -212,9 +212,9 @@ class Manifest:
         schema: Text of schema.pbtxt.
         parts: The data folders and their shards.
         rejects: Number of rejects, their reasons, and the files that list them.
-        fingerprint: SHA-256 over everything that two identical builds have in common.
-        statistics: Notes, a summary, and name, size and digest of the statistics file and of the
-            sketch file, from which an append computes the statistics of all records.
+        fingerprint: SHA-256 over everything that two identical builds have in common. statistics:
+            Notes, a summary, and name, size and digest of two files: the statistics file, and the
+            sketch file. An append uses the latter to compute the statistics of all records.
         run: Facts about the run that do not change the data, such as times, versions and threads.
             "action" is what made the generation, see ACTIONS. "keep_generations" is the number of
             generations that a commit keeps.

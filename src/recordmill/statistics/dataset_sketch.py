@@ -329,7 +329,7 @@ class FeatureSketch:
         """Adds the counts of another sketch of the same feature.
 
         Both sketches must have been flushed. The feature of `source` may be narrower: a smaller
-        integer type, or a fixed length where this feature has a variable one.
+        integer type, or a fixed length instead of a variable one.
         """
         self.present, self.missing = self.present + source.present, self.missing + source.missing
         for name in _SKETCH_NAMES:
@@ -344,7 +344,10 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def _add_fixed_lengths(self, source: FeatureSketch) -> None:
-        """Adds what the sketch of a fixed length does not contain, because it is known."""
+        """Adds the lengths from a sketch of a feature with a fixed length.
+
+        Such a sketch does not count them, because the feature determines them.
+        """
         if self.lengths is not None and source.lengths is None:
             self.lengths.add_repeated(source.feature.inner_size, source.present)
         if self.elements is not None and source.elements is None:

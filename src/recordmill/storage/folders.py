@@ -162,7 +162,7 @@ def find_files(folder: Pathlike) -> dict[str, str]:
 
 
 def copy_tree(source: Pathlike, target: Pathlike, *, ignored_names: Collection[str] = ()) -> None:
-    """Copies all files below a folder to new files below a local folder, which is created.
+    """Copies all files below a folder to a local folder, and creates that folder.
 
     Links are not copied. The source may be in a store.
 
@@ -214,9 +214,9 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, folder: str | None = None) -> Iterator[str]:
-    """Provides a folder with a new name, and removes it at the end of the `with` block.
+    """Provides a new folder for the `with` block, and removes it afterwards.
 
-    The arguments are those of `make_scratch_folder`.
+    For the arguments see `make_scratch_folder`.
 
     Yields:
         The path of the folder.

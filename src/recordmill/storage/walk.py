@@ -191,9 +191,9 @@ def find_unfinished(folder: str) -> list[str]:
 
 
 def list_numbered_files(folder: str) -> list[int]:
-    """Returns the numbers of the files such as `00000003.json` in a folder, in ascending order.
+    """Returns the numbers of files such as `00000003.json`, in ascending order.
 
-    A missing folder has none.
+    The result is empty if the folder does not exist.
     """
     names = list_names_if_present(folder)
     return sorted(int(match[1]) for name in names if (match := _NUMBERED_JSON.fullmatch(name)))

@@ -64,10 +64,10 @@ _PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {
 
 
 def scalar_converter(feature: Feature) -> Callable[[Any], Any]:
-    """Returns the function from a stored value of a scalar feature to the object that users get.
+    """Returns a function that converts stored values of a scalar feature for users.
 
-    It is a Python object for 64-bit numbers, bool, text and bytes. For other dtypes it is a NumPy
-    scalar, so that collate functions of PyTorch and Grain keep the dtype.
+    64-bit numbers, bools, texts and bytes become Python objects. Values of other dtypes become
+    NumPy scalars, so that collate functions of PyTorch and Grain keep the dtype.
 
     >>> scalar_converter(Feature("size", "float32", (), True))(0.5).dtype
     dtype('float32')

@@ -243,10 +243,11 @@ def _has_fixed_lists(kind: pa.DataType) -> bool:
 
 
 def _without_arrow_schema(metadata: pq.FileMetaData) -> pq.FileMetaData:
-    """Returns a footer without Arrow's own types, so that all lists are read with variable sizes.
+    """Returns a footer without the types of Arrow.
 
-    Arrow fails to read lists of a fixed size if one of them is null (pyarrow 25). Parquet itself
-    has no such type: Arrow takes it from a schema that it stores as a text of the footer.
+    All lists are then read with variable sizes. Arrow fails to read lists of a fixed size if one of
+    them is null (pyarrow 25). Parquet itself has no such type: Arrow takes it from a schema that it
+    stores as a text of the footer.
     """
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
@@ -262,8 +263,8 @@ def _join_columns(
 
     Args:
         readers: They contain each column of `names` once. Lists of a fixed size may be variable
-            lists, whose sizes `conform_chunk` checks. Tensors are converted to their type, because
-            it contains their shape.
+            lists, because `conform_chunk` checks the sizes. Tensors are converted to their type,
+            because it contains their shape.
         names: The names of the columns, in order.
         schema: The schema of the file.
     """

@@ -1,4 +1,4 @@
-"""Sources of files that consist of groups of rows, such as Parquet and Arrow IPC files.
+"""Sources of Parquet files and other files that consist of row groups.
 
 Columns and lists become features. The fields of a struct become features with dotted names, such as
 `address.city`. The position of a record is its row number in the file. Files of one input may have

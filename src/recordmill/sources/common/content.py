@@ -718,7 +718,9 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 
 
 def find_yolo_folders(listing: Listing) -> tuple[str, str] | None:
-    """Returns the folders of the images and labels of a YOLO data set, as the user would type them.
+    """Returns the folders of the images and the labels of a YOLO data set.
+
+    The paths begin as the user has typed the input.
 
     The result is None if the input is not one folder, or if no text file with the name of an image
     has lines as YOLO writes them.
@@ -746,7 +748,10 @@ def _stem(name: str) -> str:
 
 
 def read_head_for_message(file: InputFile) -> bytes:
-    """Returns the first bytes of a file that only a message depends on, or b"" after an error."""
+    """Returns the first bytes of a file, or b"" after an error.
+
+    Use it only for messages.
+    """
     with contextlib.suppress(OSError):
         return read_range(file.path, 0, HEAD_BYTES).tobytes()
     return b""

@@ -297,7 +297,7 @@ class _MatchedRows:
 def _list_labels_files(path: str) -> list[tuple[str, str]]:
     """Returns (path, name) of the labels file, or of the labels files of a folder.
 
-    If a folder has tables with several extensions, only those of one extension are used.
+    If a folder has tables with several extensions, one extension is used.
 
     Raises:
         UsageError: The folder has no labels file.

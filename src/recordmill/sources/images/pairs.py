@@ -134,7 +134,10 @@ def _pair_key(file: InputFile, pair: str) -> tuple[int, str]:
 def _suffix_remedy(
     sides: Sequence[tuple[str, str]], images: Collection[str], masks: Collection[str]
 ) -> Message | str:
-    """Returns the pair to use if the names of one folder are those of the other with a suffix."""
+    """Returns a hint about `pair` if names in one folder have a suffix.
+
+    Without the suffix, they must be names in the other folder. Otherwise the hint is "".
+    """
     values = [f"{folder}/*{suffix}" if suffix else folder for folder, suffix in sides]
     for index, (keys, shorter_keys) in enumerate(((images, masks), (masks, images))):
         key = min(keys, default="")
