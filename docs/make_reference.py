@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from recordmill.options.calls import CALLS, COMMANDS, Call
@@ -17,7 +18,7 @@ from recordmill.sources.registry import KIND_NAMES
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 KEYWORDS = ROOT / "src" / "recordmill" / "options" / "keywords.py"
-TRAINING_KEYWORDS = ROOT / "src" / "recordmill" / "reader" / "options" / "keywords.py"
+READER_KEYWORDS = ROOT / "src" / "recordmill" / "reader" / "options" / "keywords.py"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
     "transform": "recordmill.build(source, out, transform_from=...)",
@@ -36,6 +37,12 @@ _CALLS = {
     "restore": "recordmill.restore(out, generation)",
     "compact": "recordmill.compact(out, ...)",
 }
+# functions without a command; docs/api.md describes the training methods
+_FUNCTIONS = {
+    "open": "recordmill.open(inputs, ...)",
+    "WriteShards": "recordmill.transforms.WriteShards(out, schema, ...)",
+}
+_TABLE_HEAD = ("| option | default | what it does |", "| --- | --- | --- |")
 _HEAD = """\
 <!-- docs/make_reference.py writes this page from src/recordmill/options/. -->
 
@@ -58,7 +65,9 @@ recordmill COMMAND --help-all    # all options
 def reference() -> str:
     """Returns the text of the page."""
     shown: dict[str, str] = {}
-    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMANDS)
+    sections = [_section(command, shown) for command in COMMANDS]
+    sections += map(_function_section, _FUNCTIONS)
+    return _HEAD + "".join(f"\n{section}" for section in sections)
 
 
 def _section(command: str, shown: dict[str, str]) -> str:
@@ -80,12 +89,21 @@ def _section(command: str, shown: dict[str, str]) -> str:
             else:
                 same.setdefault(earlier, []).append(_quoted(option))
         if rows:
-            head = ["| option | default | what it does |", "| --- | --- | --- |"]
-            parts.append("\n".join([f"### {command}: {group}\n", *head, *rows]) + "\n")
+            parts.append("\n".join([f"### {command}: {group}\n", *_TABLE_HEAD, *rows]) + "\n")
     parts += [
         f"As for `{earlier}`: {_listed(earlier, names)}.\n" for earlier, names in same.items()
     ]
     return "\n".join(parts)
+
+
+def _function_section(name: str) -> str:
+    """Describes the options of a function in one table."""
+    rows = [
+        _row(replace(option, keyword_only=True, common=False)) for option in CALLS[name].keywords
+    ]
+    return (
+        "\n".join([f"## {name}\n\nIn Python: `{_FUNCTIONS[name]}`\n", *_TABLE_HEAD, *rows]) + "\n"
+    )
 
 
 def _listed(command: str, names: list[str]) -> str:
@@ -152,29 +170,33 @@ if TYPE_CHECKING:
 
     from recordmill.schemas.feature import Schema
 """
-_TRAINING_IMPORTS = """\
+_READER_IMPORTS = """\
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from recordmill.reader.options.collation import Collate
     from recordmill.reader.options.images import ImageSpec
+    from recordmill.schemas.feature import Schema
 """
 
 
 def keywords() -> str:
     """Returns the text of `options/keywords.py`: a class for each function."""
-    functions = (call for call in CALLS.values() if call.is_function and not _is_training(call))
+    functions = (call for call in CALLS.values() if call.is_function and not _is_of_reader(call))
     return _KEYWORDS_HEAD + _IMPORTS + "".join(map(_keyword_class, functions))
 
 
-def training_keywords() -> str:
-    """Returns the text of `reader/options/keywords.py`: a class for each output of training."""
-    outputs = filter(_is_training, CALLS.values())
-    return _KEYWORDS_HEAD + _TRAINING_IMPORTS + "".join(map(_keyword_class, outputs))
+def reader_keywords() -> str:
+    """Returns the text of `reader/options/keywords.py`: `open` and the outputs of training."""
+    calls = filter(_is_of_reader, CALLS.values())
+    return _KEYWORDS_HEAD + _READER_IMPORTS + "".join(map(_keyword_class, calls))
 
 
-def _is_training(call: Call) -> bool:
+def _is_of_reader(call: Call) -> bool:
     return call.groups[0].startswith("reader.")
 
 
@@ -183,6 +205,7 @@ def _keyword_class(call: Call) -> str:
     lines = [
         f'    {option.name}: {option.keyword_type}\n    """{_describe(option)}."""\n'
         for option in call.keywords
+        if option.name not in call.positional
     ]
     head = (
         f'class {title}Keywords(TypedDict, total=False):\n    """The options of `{call.name}`."""\n'
@@ -199,4 +222,4 @@ def _describe(option: Option) -> str:
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
     KEYWORDS.write_text(keywords(), encoding="utf-8")
-    TRAINING_KEYWORDS.write_text(training_keywords(), encoding="utf-8")
+    READER_KEYWORDS.write_text(reader_keywords(), encoding="utf-8")

@@ -11,21 +11,19 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import UsageError
-from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
-from recordmill.base.sizes import format_size_option
 from recordmill.building.commit import commit
 from recordmill.building.compaction import compact_locally, plan_compaction
 from recordmill.building.finish_build import make_run_entry
 from recordmill.building.shard_boundaries import ShardOptions
-from recordmill.options.calls import Values
-from recordmill.options.generations import CompactOptions, RestoreOptions
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.generations import CompactOptions, LogOptions, RestoreOptions
 from recordmill.pipelines.build_options import choose_build_threads
 from recordmill.shards.catalog import catalog_data_set
 from recordmill.shards.dead_runs import load_generations
@@ -43,6 +41,11 @@ from recordmill.storage.files import (
     limit_requests,
     parse_output_path,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import CompactKeywords, LogKeywords, RestoreKeywords
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,13 @@ class Generation:
 
 
 @suggest_keywords
-def log(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> list[Generation]:
+@with_keywords("log")
+def log(out: str | os.PathLike[str], **options: Unpack[LogKeywords]) -> list[Generation]:
     """Lists the generations of a data set that are kept, the newest one last.
 
     Args:
         out: The folder of the data set.
-        storage_requests: Number of concurrent requests to stores. None keeps the current number.
+        **options: The options of `recordmill log`, as keywords. docs/reference.md lists them.
 
     Raises:
         DataError: There is no data set, or a manifest is invalid.
@@ -98,7 +102,7 @@ def log(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> 
         [(1, 'build', 1)]
     """
     output = parse_output_path(out)
-    limit_requests(storage_requests)
+    limit_requests(Values("log", options)[LogOptions].storage_requests)
     manifests = load_generations(output)
     if not manifests:
         load_newest_manifest(output)  # raises an error if there is no data set
@@ -106,12 +110,11 @@ def log(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> 
 
 
 @suggest_keywords
+@with_keywords("restore")
 def restore(
     out: str | os.PathLike[str],
     generation: int | None = None,
-    *,
-    keep_generations: int | None = None,
-    storage_requests: int | None = None,
+    **options: Unpack[RestoreKeywords],
 ) -> Generation:
     """Makes an earlier generation of a data set the newest one again.
 
@@ -120,8 +123,7 @@ def restore(
     Args:
         out: The folder of the data set.
         generation: Number of the generation to restore, from `log`.
-        keep_generations: Number of generations that stay readable. None keeps as many as before.
-        storage_requests: Number of concurrent requests to stores. None keeps the current number.
+        **options: The options of `recordmill restore`, as keywords. docs/reference.md lists them.
 
     Returns:
         The new generation.
@@ -132,14 +134,7 @@ def restore(
         CommitConflict: Another run committed first.
     """
     output = parse_output_path(out)
-    values = Values(
-        "restore",
-        {
-            "generation": generation,
-            "keep_generations": keep_generations,
-            "storage_requests": storage_requests,
-        },
-    )[RestoreOptions]
+    values = Values("restore", {"generation": generation, **options})[RestoreOptions]
     limit_requests(values.storage_requests)
     if values.generation is None:
         raise UsageError(
@@ -204,18 +199,13 @@ def _open_run(out: str) -> Iterator[Run]:
 
 
 @suggest_keywords
+@with_keywords("compact")
 def compact(
     out: str | os.PathLike[str],
     *,
-    shard_size: str | int | None = None,
-    num_shards: int | None = None,
-    compression: str | None = None,
-    keep_generations: int | None = None,
-    memory: str | int = format_size_option(DEFAULT_MEMORY_BYTES),
-    threads: int | None = None,
-    storage_requests: int | None = None,
     quiet: bool = True,
     progress: ProgressArgument = None,
+    **options: Unpack[CompactKeywords],
 ) -> Generation:
     """Joins all parts of a data set, as the next generation.
 
@@ -225,16 +215,9 @@ def compact(
 
     Args:
         out: The folder of the data set.
-        shard_size: Size of a shard before compression, such as "64MiB". None keeps the number or
-            size of shards.
-        num_shards: Number of shards of each split, instead of `shard_size`.
-        compression: "none" or "gzip". None keeps the compression.
-        keep_generations: Number of generations that stay readable. None keeps as many as before.
-        memory: Memory for data, in bytes or as text such as "2GiB".
-        threads: Number of threads. None or 0 means one per core.
-        storage_requests: Number of concurrent requests to stores. None keeps the current number.
         quiet: False prints the progress to stderr.
         progress: A function that is called with the progress, see `build`.
+        **options: The options of `recordmill compact`, as keywords. docs/reference.md lists them.
 
     Returns:
         The new generation, or the newest one if there is nothing to do.
@@ -245,18 +228,7 @@ def compact(
         CommitConflict: Another run committed first.
     """
     output = parse_output_path(out)
-    values = Values(
-        "compact",
-        {
-            "shard_size": shard_size,
-            "num_shards": num_shards,
-            "compression": compression,
-            "keep_generations": keep_generations,
-            "memory": memory,
-            "threads": threads,
-            "storage_requests": storage_requests,
-        },
-    )[CompactOptions]
+    values = Values("compact", options)[CompactOptions]
     limit_requests(values.storage_requests)
     shards = (
         None

@@ -11,13 +11,15 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.messages import Message, as_message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import DoctorOptions
 from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
@@ -34,6 +36,11 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.folders import absolute_path, join, remove_file
 from recordmill.storage.listing import list_inputs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import DoctorKeywords
 
 # Maximum time until a worker answers. Flink starts a job in 10 s, and a container starts in one or
 # two minutes.
@@ -234,14 +241,11 @@ def remove_token(token: str) -> None:
 
 
 @suggest_keywords
+@with_keywords("doctor")
 def doctor(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     out: str | os.PathLike[str] | None = None,
-    *,
-    runner: str | None = None,
-    beam_args: Sequence[str] = (),
-    overwrite: bool = False,
-    storage_requests: int | None = None,
+    **options: Unpack[DoctorKeywords],
 ) -> list[ClusterFinding]:
     """Checks an engine, its workers, the inputs and OUT.
 
@@ -249,11 +253,7 @@ def doctor(
         inputs: The inputs, as for `build`. () checks no inputs.
         out: The output folder, as for `build`. None checks no output folder. If the folder does not
             exist, it is created for the check and removed again.
-        runner: The Beam runner of the engine.
-        beam_args: Flags for Beam and the job server.
-        overwrite: True if OUT may contain a data set.
-        storage_requests: Maximum number of concurrent requests to stores. None keeps the current
-            limit, which is 64 at first.
+        **options: The options of `recordmill doctor`, as keywords. docs/reference.md lists them.
 
     Returns:
         The findings. If `finding.ok` is False, apply `finding.remedy`.
@@ -261,6 +261,8 @@ def doctor(
     Raises:
         UsageError: No runner is given.
     """
+    chosen = Values("doctor", {"out": out, **options})[DoctorOptions]
+    runner, beam_args = chosen.runner, chosen.beam_args
     if runner is None:
         engine = "--runner=FlinkRunner --flink_master=HOST:8081"
         raise UsageError(
@@ -268,13 +270,13 @@ def doctor(
             runner=option("runner"),
             engine=engine,
         )
-    limit_requests(storage_requests)
+    limit_requests(chosen.storage_requests)
     findings = check_cluster(runner, pipeline_options(runner, beam_args))
     samples, input_findings = _check_inputs(inputs)
     findings += input_findings
     folder, path = None, ""
     if out is not None:
-        folder, path, out_finding = _check_out(parse_output_path(out), overwrite)
+        folder, path, out_finding = _check_out(parse_output_path(out), chosen.overwrite)
         findings.append(out_finding)
     try:
         # the workers are asked by a job, which needs a working engine

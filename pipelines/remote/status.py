@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
 from recordmill.base.messages import join_messages
 from recordmill.base.sizes import format_duration
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import StatusOptions
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
 from recordmill.pipelines.remote.job_error import summarize_error
 from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC, claim_dead_runs, find_other_host
@@ -25,6 +27,11 @@ from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.storage.files import is_remote, limit_requests, list_objects, parse_output_path
 from recordmill.storage.folders import is_folder, join, list_paths
 from recordmill.storage.walk import RUN_PREFIX
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import StatusKeywords
 
 # states of a job of an engine
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
@@ -97,15 +104,15 @@ class Status:
 
 
 @suggest_keywords
-def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
+@with_keywords("status")
+def status(out: str | os.PathLike[str], **options: Unpack[StatusKeywords]) -> Status:
     """Returns the state of an output folder and of its runs.
 
     The folder is not changed.
 
     Args:
         out: The output folder of a build or read.
-        storage_requests: Maximum number of concurrent requests to stores. None keeps the current
-            limit, which is 64 at first.
+        **options: The options of `recordmill status`, as keywords. docs/reference.md lists them.
 
     Raises:
         UsageError: There is no such folder.
@@ -117,7 +124,7 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
         (1, 10, ())
     """
     folder = parse_output_path(out)
-    limit_requests(storage_requests)
+    limit_requests(Values("status", options)[StatusOptions].storage_requests)
     if not is_folder(folder):
         raise UsageError(f"{folder}: no such folder")
     numbers = list_generations(folder)

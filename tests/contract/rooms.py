@@ -31,7 +31,7 @@ ROOMS: dict[
     "statistics": "base records.example records.images schemas",
     "checks": "base records.images schemas statistics storage",
     "sources.common": "base options schemas sources storage",
-    "shards": "base records.tfrecord records.writers schemas sources.common storage",
+    "shards": "base options records.tfrecord records.writers schemas sources.common storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.values": "base schemas sources.common storage",
     "sources.text": "base options schemas sources.common sources.values storage",
@@ -62,14 +62,14 @@ ROOMS: dict[
     "reader": "base checks options reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",
-    "reader.inspect": "base reader records.columns records.images records.inference records.protobuf "
+    "reader.inspect": "base options reader records.columns records.images records.inference records.protobuf "
     "records.tfrecord schemas shards shards.loading statistics storage",
     "reader.report": "base reader reader.images reader.options reader.sampling records.images schemas "
     "shards statistics storage",
     "transforms": "base building building.workers exporting options records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas storage transforms",
-    "pipelines.remote": "base building.workers shards sources storage transforms",
+    "pipelines.remote": "base building.workers options shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common sources.images sources.parser sources.values statistics storage transforms "

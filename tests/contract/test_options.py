@@ -9,7 +9,6 @@ import re
 import runpy
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rooms import ROOT, parsed
@@ -19,13 +18,18 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.options.calls import CALLS, COMMANDS, Values
 from recordmill.options.declare import Option
-from recordmill.reader import dataset
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.sources.csv.options import CsvOptions
 from recordmill.storage.codecs import SHARD_SUFFIXES
+from recordmill.transforms.write_shards import WriteShards
 
 MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 COMMON = 26  # what fits a screen
+FUNCTIONS = [
+    *(name for name, call in CALLS.items() if call.is_command and call.is_function),
+    "open",
+    "WriteShards",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -100,43 +104,26 @@ def test_reference_page_and_types_of_keywords_are_up_to_date() -> None:
     again = "python docs/make_reference.py writes it anew"
     assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
     assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == MAKER["keywords"](), again
-    written = MAKER["TRAINING_KEYWORDS"].read_text(encoding="utf-8")
-    assert written == MAKER["training_keywords"](), again
+    written = MAKER["READER_KEYWORDS"].read_text(encoding="utf-8")
+    assert written == MAKER["reader_keywords"](), again
 
 
-@pytest.mark.parametrize(
-    ("command", "call"), [("build", recordmill.build), ("read", recordmill.read)]
-)
-def test_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
-    shown = inspect.signature(call).parameters
-    for option in CALLS[command].keywords:
-        assert shown[option.name].default == option.default
-        assert shown[option.name].annotation == option.keyword_type
-        assert shown[option.name].kind == inspect.Parameter.KEYWORD_ONLY
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signature_shows_every_keyword_with_its_default(name: str) -> None:
+    function = WriteShards if name == "WriteShards" else getattr(recordmill, name)
+    shown, call = dict(inspect.signature(function).parameters), CALLS[name]
+    for option in call.keywords:
+        parameter = shown.pop(option.name)
+        assert parameter.default == option.default
+        if option.name not in call.positional:
+            assert parameter.annotation == option.keyword_type
+            assert parameter.kind == inspect.Parameter.KEYWORD_ONLY
+    # and no others, but the inputs and what only Python has
+    assert set(shown) <= {"source", "inputs", "out", "schema", "progress", "quiet"}
 
 
-def test_open_verify_and_clean_have_the_declared_keywords() -> None:
-    for command, call in (
-        ("open", dataset.open),
-        ("verify", recordmill.verify),
-        ("clean", recordmill.clean),
-    ):
-        shown = dict(inspect.signature(call).parameters)
-        for option in CALLS[command].keywords:
-            assert shown.pop(option.name).default == option.default, f"{command}: {option.name}"
-        # and no others, but the inputs and what only Python has
-        assert set(shown) <= {"inputs", "out", "progress", "quiet"}, command
-    from recordmill.reader.inspect.summary import inspect as look
-
-    for option in CALLS["inspect"].keywords:
-        if option.name not in ("quiet",):
-            assert inspect.signature(look).parameters[option.name].default == option.default, (
-                option.name
-            )
-    declared = {option.name for option in CALLS["head"].keywords}
-    assert declared <= {
-        option.name for option in CALLS["open"].keywords
-    }  # those commands hand them to it
+def test_head_passes_only_options_of_open() -> None:
+    assert {option.name for option in CALLS["head"].keywords} <= {*CALLS["open"].options}
 
 
 @pytest.mark.parametrize("command", ["build", "read"])

@@ -321,11 +321,8 @@ def test_empty_split_is_opened(tmp_path: Path) -> None:
         ({"columns": "id,name,id"}, "feature 'id' is named twice"),
         ({"columns": [1]}, "no feature 1; there are"),
         ({"split": 1}, "no split 1; there are"),
-        ({"threads": -1}, "threads must be at least 0, not -1"),
-        (
-            {"cache_bytes": "1GiB"},
-            "cache_bytes= limits the size of the cache: also give its folder with cache=",
-        ),
+        ({"threads": -1}, "threads=-1: must be 0 .one per core. or more"),
+        ({"cache_bytes": "1GiB"}, "cache_bytes= needs cache="),
     ],
 )
 def test_missing_split_input_or_column_is_refused_by_name(

@@ -76,7 +76,8 @@ def _explain(function: Callable[_P, _T], title: str) -> Callable[_P, _T]:
 def _describe_wrong_type(function: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
     """Returns a message about the first argument of a wrong type. None if all types fit."""
     module: dict[str, Any] = getattr(function, "__globals__", {})
-    names = _Names({**vars(builtins), **vars(typing), **module})
+    # The module of a function need not import the names in the types of declared options.
+    names = _Names({**vars(builtins), **vars(typing), "os": os, **module})
     for parameter in inspect.signature(function).parameters.values():
         annotation, value = parameter.annotation, arguments.get(parameter.name)
         if isinstance(annotation, str) and parameter.name in arguments:

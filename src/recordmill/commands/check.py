@@ -13,12 +13,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from recordmill.commands.main import Command, suggest_lazily
+from recordmill.base.arguments import suggest_keywords
+from recordmill.commands.main import Command
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import CheckOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from recordmill.base.progress import Progress, ProgressArgument
     from recordmill.checks.rules import Rules
     from recordmill.checks.violations import Violation
+    from recordmill.options.keywords import CheckKeywords
     from recordmill.reader.records import Records
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
@@ -38,32 +44,23 @@ The statistics are those of the builds. Only the search for duplicates reads the
 """
 
 
-@suggest_lazily
+@suggest_keywords
+@with_keywords("check")
 def check(
     inputs: Inputs,
     *,
-    against: Any = (),
-    recount: bool = False,
-    memory: str | int = "2GiB",
-    threads: int | None = None,
-    storage_requests: int | None = None,
     progress: ProgressArgument = None,
     quiet: bool = True,
+    **options: Unpack[CheckKeywords],
 ) -> list[Violation]:
     """Checks a data set against other data, a schema or rules.
 
     Args:
         inputs: The output folder of a build. Other TFRecord files need `recount`.
-        against: One or several standards: another data set, a file of statistics (`.pb`), a schema
-            (`schema.pbtxt` or `Schema`), and rules (a `.yaml` file or a dict). Without a standard,
-            the splits are compared with each other, and duplicate records are searched.
-        recount: Reads the records of data sets that were built without statistics.
-        memory: Memory for digests of records, in bytes or as text such as "2GiB". Further digests
-            are stored in temporary files.
-        threads: Number of threads. None means one per core.
-        storage_requests: Maximum number of concurrent store requests.
         progress: A function that receives the progress, as in `build`.
         quiet: Shows no progress on the terminal.
+        **options: The options of `recordmill check`, as keywords. docs/reference.md lists them. In
+            `against`, a `Schema` and a dict of rules are accepted, too.
 
     Returns:
         The violations. The list is empty if everything is as expected.
@@ -79,21 +76,21 @@ def check(
     """
     from recordmill.base.display import Display
     from recordmill.base.progress import to_progress
-    from recordmill.base.sizes import size_in_bytes
     from recordmill.reader.dataset import open
     from recordmill.reader.duplicates import find_repeat_violations
 
-    memory_bytes = size_in_bytes(memory, "memory")
-    dataset = open(inputs, threads=threads, storage_requests=storage_requests).records
+    chosen = Values("check", options)[CheckOptions]
+    dataset = open(inputs, threads=chosen.threads, storage_requests=chosen.storage_requests).records
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
-        standards = _Standards(dataset, recount, counters)
+        standards = _Standards(dataset, chosen.recount, counters)
+        against = chosen.against
         for standard in against if isinstance(against, list | tuple) else [against]:
             standards.add(standard)
         repeats = standards.duplicate_rules()
         violations = list(standards.find_all_violations(_format_inputs(inputs)))
         violations += find_repeat_violations(
-            dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
+            dataset, repeats, chosen.memory, lambda n: counters.advance(records=n)
         )
     return violations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import io
 import json
 import os
@@ -340,18 +339,6 @@ def _warnings_as_notes() -> Iterator[None]:
 
         warnings.showwarning = show_note
         yield
-
-
-def suggest_lazily(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Works like `suggest_keywords`, but imports its module only on the first call."""
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        from recordmill.base.arguments import suggest_keywords
-
-        return suggest_keywords(function)(*args, **kwargs)
-
-    return call
 
 
 _NO_MEMORY = "out of memory: use less --memory, fewer --threads or a larger machine"

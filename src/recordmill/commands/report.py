@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recordmill.commands.main import Command, suggest_lazily
+from recordmill.base.arguments import suggest_keywords
+from recordmill.commands.main import Command
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import ReportOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from recordmill.base.progress import ProgressArgument
+    from recordmill.options.keywords import ReportKeywords
     from recordmill.reader.report.report import Report
-    from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
 
 _DEFAULT_NAME = "report.html"
@@ -28,33 +32,22 @@ data set determines. The file contains values of records, so it is as confidenti
 """
 
 
-@suggest_lazily
+@suggest_keywords
+@with_keywords("report")
 def report(
     inputs: Inputs,
     *,
-    split: str | None = None,
-    columns: Sequence[str] | str | None = None,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
-    threads: int | None = None,
-    storage_requests: int | None = None,
     progress: ProgressArgument = None,
     quiet: bool = True,
+    **options: Unpack[ReportKeywords],
 ) -> Report:
     """Writes a report on a data set or TFRecord files as one HTML file.
 
     Args:
         inputs: The output folder of a build, or TFRecord files, as in `open`.
-        split: The split to include. None includes all.
-        columns: Names of the features to include. None includes all.
-        schema: The schema of files without a manifest. None infers it.
-        out: The file. None means `report.html` in the current folder.
-        overwrite: Replaces an existing file.
-        threads: Number of threads. None means one per core.
-        storage_requests: Maximum number of concurrent store requests.
         progress: A function that receives the progress, as in `build`.
         quiet: Shows no progress on the terminal.
+        **options: The options of `recordmill report`, as keywords. docs/reference.md lists them.
 
     Returns:
         The report.
@@ -70,20 +63,23 @@ def report(
     from recordmill.reader.statistics import count_expected_records
     from recordmill.storage.folders import check_output_file
 
-    target = check_output_file(_DEFAULT_NAME if out is None else out, overwrite)
+    chosen = Values("report", options)[ReportOptions]
+    target = check_output_file(
+        _DEFAULT_NAME if chosen.out is None else chosen.out, chosen.overwrite
+    )
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         dataset = open(
             inputs,
-            split,
-            columns,
-            schema=schema,
-            threads=threads,
-            storage_requests=storage_requests,
+            chosen.split,
+            chosen.columns,
+            schema=chosen.schema,
+            threads=chosen.threads,
+            storage_requests=chosen.storage_requests,
         )
         counters.total = count_expected_records(dataset.records.catalog)
         page = make_report(dataset.records, lambda records: counters.advance(records=records))
-    page.save(target, overwrite=overwrite)
+    page.save(target, overwrite=chosen.overwrite)
     return page
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recordmill.commands.main import Command, suggest_lazily
+from recordmill.base.arguments import suggest_keywords
+from recordmill.commands.main import Command
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import StatsOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from recordmill.base.progress import ProgressArgument
-    from recordmill.schemas.feature import Schema
+    from recordmill.options.keywords import StatsKeywords
     from recordmill.shards.catalog import Inputs
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
@@ -31,21 +34,14 @@ tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")). It shows one split 
 """
 
 
-@suggest_lazily
+@suggest_keywords
+@with_keywords("stats")
 def stats(
     inputs: Inputs,
     *,
-    split: str | None = None,
-    columns: Sequence[str] | str | None = None,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    recount: bool = False,
-    max_rejects: str | int = 0,
-    out: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
-    threads: int | None = None,
-    storage_requests: int | None = None,
     progress: ProgressArgument = None,
     quiet: bool = True,
+    **options: Unpack[StatsKeywords],
 ) -> DatasetStatistics:
     """Returns statistics of a data set, of any TFRecord files, or of raw data.
 
@@ -54,19 +50,9 @@ def stats(
 
     Args:
         inputs: As in `open`, or raw data as in `build`.
-        split: The split to include. None includes all.
-        columns: Names of the features to include. None includes all.
-        schema: The schema of files without a manifest, or of raw data. None infers it.
-        recount: Reads the records even if the build has stored statistics.
-        max_rejects: Maximum number of unusable records of raw data, as a number or a share such as
-            "1%".
-        out: A file for the statistics, in the format of TensorFlow Data Validation. None writes no
-            file.
-        overwrite: Replaces an existing file.
-        threads: Number of threads. None means one per core.
-        storage_requests: Maximum number of concurrent store requests.
         progress: A function that receives the progress, as in `build`.
         quiet: Shows no progress on the terminal.
+        **options: The options of `recordmill stats`, as keywords. docs/reference.md lists them.
 
     Returns:
         The statistics, by split and feature name.
@@ -94,8 +80,10 @@ def stats(
     from recordmill.storage.files import limit_requests, parse_input_paths, put_bytes
     from recordmill.storage.folders import check_output_file
 
-    limit_requests(storage_requests)
-    target = None if out is None else check_output_file(out, overwrite)
+    chosen = Values("stats", options)[StatsOptions]
+    split, columns, schema = chosen.split, chosen.columns, chosen.schema
+    limit_requests(chosen.storage_requests)
+    target = None if chosen.out is None else check_output_file(chosen.out, chosen.overwrite)
     paths = parse_input_paths(inputs)
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
@@ -103,13 +91,17 @@ def stats(
         if not any(map(is_data_set, paths)) and is_raw_input(paths):
             schema_option = {} if schema is None else {"schema": schema}
             sketch = count_raw(
-                paths, counters, max_rejects=max_rejects, threads=threads, **schema_option
+                paths,
+                counters,
+                max_rejects=chosen.max_rejects,
+                threads=chosen.threads,
+                **schema_option,
             )
             statistics = DatasetStatistics.from_sketch(sketch).select_checked(split, columns)
         else:
-            dataset = open(paths, split, columns, schema=schema, threads=threads).records
+            dataset = open(paths, split, columns, schema=schema, threads=chosen.threads).records
             counters.total = count_expected_records(dataset.catalog)
-            statistics = None if recount else read_stored_statistics(dataset)
+            statistics = None if chosen.recount else read_stored_statistics(dataset)
             if statistics is None:
                 sketch = count_statistics(
                     dataset, lambda records: counters.advance(records=records)

@@ -257,6 +257,7 @@ class WriteShardsOptions(Options):
     shard_size: int | None = again(
         BuildShards, default_text=format_size_option(DEFAULT_SHARD_BYTES)
     )
+    num_shards: int | None = again(BuildShards, help="exactly N shards per split")
 
     label: str | None = again(
         BuildRecords,

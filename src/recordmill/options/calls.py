@@ -42,6 +42,7 @@ class Call:
             order of the help. The path of a table of plug-ins, such as KINDS, adds the classes of
             all its entries.
         left_out: Names of options that the call does not have, although a class declares them.
+        positional: Names of options that the function takes by position, too.
         is_command: There is a command `recordmill NAME`. Its flags are the options.
         is_function: There is a function or a method NAME. Its keywords are the options.
     """
@@ -49,6 +50,7 @@ class Call:
     name: str
     groups: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ()
     is_command: bool = True
     is_function: bool = True
 
@@ -156,19 +158,24 @@ CALLS: Mapping[str, Call] = {
         ),
         Call("read", _READ_GROUPS),
         Call("head", ("options.read:HeadOptions",), is_function=False),
-        Call("inspect", ("options.read:InspectOptions",)),
+        Call("inspect", ("options.read:InspectOptions",), positional=("split",)),
         Call("stats", ("options.read:StatsOptions",)),
         Call("check", ("options.read:CheckOptions",)),
         Call("report", ("options.read:ReportOptions",)),
         Call("bench", ("options.read:BenchOptions",), is_function=False),
         Call("verify", ("options.read:VerifyOptions",)),
-        Call("doctor", ("options.read:DoctorOptions",)),
+        Call("doctor", ("options.read:DoctorOptions",), positional=("out",)),
         Call("status", ("options.read:StatusOptions",)),
         Call("clean", ("options.read:CleanOptions",)),
         Call("log", ("options.generations:LogOptions",)),
-        Call("restore", ("options.generations:RestoreOptions",)),
+        Call("restore", ("options.generations:RestoreOptions",), positional=("generation",)),
         Call("compact", ("options.generations:CompactOptions",)),
-        Call("open", ("options.read:OpenOptions",), is_command=False),
+        Call(
+            "open",
+            ("reader.options.data_set:OpenOptions",),
+            positional=("split", "columns"),
+            is_command=False,
+        ),
         Call(
             "WriteShards",
             (

@@ -154,7 +154,8 @@ class Option:
             return None
         value = self._without_arrays(value)
         # A dict would be used as the list of its keys, and its values would be lost.
-        if isinstance(value, Mapping) and "Sequence" in self.keyword_type:
+        takes_list = "Sequence" in self.keyword_type and "Mapping" not in self.keyword_type
+        if takes_list and isinstance(value, Mapping):
             raise WrongTypeError(f"{self.name} is text or a list of texts, not {_one_line(value)}")
         if self.choices and value is not None and value not in self.choices:
             raise UsageError(

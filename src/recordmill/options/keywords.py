@@ -242,8 +242,6 @@ class ReadKeywords(TypedDict, total=False):
 class InspectKeywords(TypedDict, total=False):
     """The options of `inspect`."""
 
-    split: str | None
-    """only this split."""
     infer_from: str | int | None
     """infer from only N records, the first ones of each file, or from N files (default: all)."""
     schema: Schema | str | os.PathLike[str] | None
@@ -331,8 +329,6 @@ class DoctorKeywords(TypedDict, total=False):
     """runner of Apache Beam; flags that recordmill does not know are passed to Beam."""
     beam_args: Sequence[str]
     """flags for Beam; on the command line, write them directly."""
-    out: str | None
-    """folder of the data set that will be built."""
     overwrite: bool
     """OUT may already contain a data set."""
     storage_requests: int | None
@@ -365,8 +361,6 @@ class LogKeywords(TypedDict, total=False):
 class RestoreKeywords(TypedDict, total=False):
     """The options of `restore`."""
 
-    generation: int | None
-    """generation to restore; `recordmill log` lists them (default: none; give one)."""
     keep_generations: int | None
     """generations of OUT that stay readable, this one included; later commits keep as many (default: as before; at first 2)."""
     storage_requests: int | None
@@ -392,43 +386,6 @@ class CompactKeywords(TypedDict, total=False):
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
 
 
-class OpenKeywords(TypedDict, total=False):
-    """The options of `open`."""
-
-    split: str | None
-    """only this split."""
-    columns: str | Sequence[str] | None
-    """only these features, in this order; the others are skipped, not parsed."""
-    schema: Schema | str | os.PathLike[str] | None
-    """schema.pbtxt (TensorFlow Metadata) of the records; nothing is inferred."""
-    threads: int | None
-    """number of threads (default: all cores)."""
-    infer_from: str | int | None
-    """infer from only N records, the first ones of each file, or from N files (default: all)."""
-    where: str | pc.Expression | None
-    """only records that meet this SQL condition, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); in Python also a pyarrow.compute expression."""
-    cache: str | os.PathLike[str] | None
-    """local folder that caches blocks read from a store; several processes may share it."""
-    cache_bytes: str | int
-    """largest size of the cache (default: 10GiB)."""
-    storage_requests: int | None
-    """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
-    decode_raw: str | Sequence[str] | None
-    """decode bytes that are the memory of an array."""
-    reshape: str | Sequence[str] | None
-    """give the values another shape; -1 is computed from the others, or varies."""
-    pad: str | Sequence[str] | None
-    """pad a list to a fixed length; a record with a longer list is a reject."""
-    ragged: str | Sequence[str] | None
-    """keep lists of variable length, even if all have the same length."""
-    decode_images: Any
-    """how to decode images: (height, width), True, or `Images(...)`."""
-    class_names: bool
-    """write names of classes instead of their numbers."""
-    generation: int | None
-    """generation of the data set (default: the newest)."""
-
-
 class WriteShardsKeywords(TypedDict, total=False):
     """The options of `WriteShards`."""
 
@@ -440,6 +397,8 @@ class WriteShardsKeywords(TypedDict, total=False):
     """order records by a hash of this column, instead of a hash of the record."""
     shard_size: str | int | None
     """target size of a shard before compression (default: 128MiB)."""
+    num_shards: int | None
+    """exactly N shards per split."""
     label: str | None
     """label of each record; if it is text without classes in the schema, it becomes class numbers, after a pass over the collection."""
     max_rejects: str | int
@@ -454,8 +413,6 @@ class WriteShardsKeywords(TypedDict, total=False):
     """keep records with equal values of this column in one split."""
     split_seed: int
     """seed of the division into splits (default: 0)."""
-    num_shards: int | None
-    """exactly N shards per split, instead of --shard-size."""
     compression: Literal['none', 'gzip']
     """compression of the shards (default: none)."""
     name: str | None

@@ -1,4 +1,4 @@
-"""Options of `read`, of `recordmill.open`, and of commands that inspect data.
+"""Options of `read`, and of commands that inspect data.
 
 These commands are `head`, `inspect`, `stats`, `check`, `report`, `bench`, `verify`, `doctor`,
 `status` and `clean`.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from recordmill.base.sizes import parse_size
+from recordmill.base.sizes import parse_size, size_in_bytes
 from recordmill.options.declare import (
     LOOK_HEADING,
     REPORT_HEADING,
@@ -150,34 +150,6 @@ class ReadRunOptions(Options, heading=RUN_HEADING):
     json: bool = again(Shared, heading="the run", help="print the result as JSON to stdout")
 
 
-class OpenOptions(Options):
-    """The options of `recordmill.open`."""
-
-    split: str | None = again(Shared)
-    columns: str | Sequence[str] | None = again(Shared)
-    schema: Schema | str | os.PathLike[str] | None = again(Shared)
-    threads: int | None = again(Shared)
-    infer_from: str | int | None = again(Shared)
-    where: str | pc.Expression | None = again(Shared)
-    cache: str | os.PathLike[str] | None = again(Shared)
-    cache_bytes: str | int = again(Shared)
-    storage_requests: int | None = again(Shared)
-    decode_raw: str | Sequence[str] | None = again(Shared)
-    reshape: str | Sequence[str] | None = again(Shared)
-    pad: str | Sequence[str] | None = again(Shared)
-    ragged: str | Sequence[str] | None = again(Shared)
-    decode_images: Any = declare(
-        "how to decode images: (height, width), True, or `Images(...)`",
-        default=None,
-        heading="conversions (applied in this order; each may be used for several features)",
-        decides=True,
-    )
-    class_names: bool = again(Shared)
-    generation: int | None = declare(
-        "generation of the data set", default=None, default_text="the newest", decides=True
-    )
-
-
 class HeadOptions(Options, heading=LOOK_HEADING, common=True):
     """The options of `recordmill head`."""
 
@@ -253,6 +225,7 @@ class CheckOptions(Options, heading="the check", common=True):
     memory: int = again(
         Shared,
         heading="the check",
+        parse=size_in_bytes,
         help="memory for digests of records; the rest is in temporary files",
     )
     threads: int | None = again(Shared)

@@ -181,7 +181,11 @@ class Shared(Options):
         metavar="DIR",
     )
     cache_bytes: str | int = declare(
-        "largest size of the cache", default="10GiB", heading="stores", metavar="SIZE"
+        "largest size of the cache",
+        default="10GiB",
+        heading="stores",
+        metavar="SIZE",
+        needs=(("cache", None),),
     )
     recount: bool = declare(
         "read the records even if the build has computed their statistics",

@@ -22,12 +22,13 @@ import pyarrow as pa
 
 from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.errors import DataWarning, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size, to_whole_number
+from recordmill.base.sizes import to_whole_number
+from recordmill.options.calls import Values, with_keywords
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.map_style import to_map_style
 from recordmill.reader.open_files import OpenFiles
-from recordmill.reader.options.images import Images, ImageSpec, parse_image_targets
+from recordmill.reader.options.data_set import OpenOptions
+from recordmill.reader.options.images import Images, parse_image_targets
 from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.reader.selection import check_features
@@ -44,34 +45,22 @@ from recordmill.storage.files import limit_requests, parse_local_path
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+    from typing_extensions import Unpack
 
+    from recordmill.reader.options.keywords import OpenKeywords
     from recordmill.reader.statistics import NormalizedBy
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
-_DEFAULT_CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
 
 
 @suggest_keywords
+@with_keywords("open")
 def open(
     inputs: Inputs,
     split: str | None = None,
     columns: Sequence[str] | str | None = None,
-    *,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    infer_from: str | int | None = None,
-    where: str | pc.Expression | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str = _DEFAULT_CACHE_BYTES,
-    storage_requests: int | None = None,
-    decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
-    reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
-    pad: Mapping[str, str] | Sequence[str] | str | None = None,
-    ragged: Sequence[str] | str | None = None,
-    decode_images: ImageSpec | None = None,
-    class_names: bool = False,
-    generation: int | None = None,
+    **options: Unpack[OpenKeywords],
 ) -> Dataset:
     """Opens a data set of recordmill or any TFRecord files.
 
@@ -87,40 +76,7 @@ def open(
         columns: Names of the features to read, in this order, as a sequence or as text with commas
             between the names. Other features are skipped without being parsed. None reads all
             features.
-        schema: The schema of files without a manifest, or the path of a `schema.pbtxt`. None infers
-            it.
-        threads: Number of threads that read and decode. None or 0 means one per core.
-        infer_from: Infers the schema from a sample only: a number of records, taken from the start
-            of each file, or a number of complete files as in `"20files"`. A later record that does
-            not fit the schema is an error when it is read. It excludes `schema`.
-        where: Keeps only the records that satisfy a condition. The condition is either an SQL
-            expression, evaluated by DuckDB, or a `pyarrow.compute` expression. It refers to the
-            features as stored and may use features that `columns` leaves out. The remaining records
-            are numbered from 0.
-        cache: A local folder that keeps blocks read from an object store, so that they are not
-            requested again. Their CRCs are checked. Several processes may share the folder. Local
-            files are not cached.
-        cache_bytes: Maximum size of the cache, in bytes or as text such as "10GiB".
-        storage_requests: Maximum number of concurrent store requests of this process. None keeps
-            the current limit, which is 64 at first.
-        decode_raw: Converts bytes that hold the memory of an array, for example `{"depth":
-            "float32[256,256]"}` or `"depth=float32[256,256]"`. A dtype alone (`"float32"`) is a
-            scalar, `[-1,4]` has a variable first dimension, and `">float32[...]"` is big-endian.
-            The conversion applies to the schema and to all records that the data set returns.
-            `where` and `filter` see the stored features.
-        reshape: Changes the shape of features after `decode_raw`, for example `{"boxes": [-1, 4]}`
-            or `"boxes=[-1,4]"`. The number of values must stay the same.
-        pad: Pads lists to a fixed length, for example `{"tokens": "128:0"}` or `"tokens=128:0"`. A
-            longer list is an error.
-        ragged: Features that are variable-length lists, even if all records have the same number of
-            values.
-        decode_images: Decodes encoded images: (height, width), True, `Images(...)`, or a dict of
-            these by feature name. If no feature is named, the first records determine which
-            features are images. The option of the same name of `batches`, `to_tf` and `to_torch`
-            overrides it.
-        class_names: Returns classes as their names (text) instead of their numbers.
-        generation: Number of the generation of a data set that grows or was replaced. None opens
-            the newest one. `recordmill.log` lists them.
+        **options: Further options, as keywords. docs/reference.md lists them.
 
     Returns:
         The data set.
@@ -135,40 +91,35 @@ def open(
         >>> len(ds), ds.columns
         (1, ['id', 'animal'])
     """
-    limit_requests(storage_requests)
-    if generation is not None:
-        generation = to_whole_number(generation, "generation", 1)
-    catalog = catalog_inputs(inputs, split, generation=generation)
+    chosen = Values("open", {"split": split, "columns": columns, **options})[OpenOptions]
+    limit_requests(chosen.storage_requests)
+    catalog = catalog_inputs(inputs, split, generation=chosen.generation)
     if catalog.missing_shards:
         note = describe_missing_shards(list(catalog.missing_shards))
         warnings.warn(note, DataWarning, stacklevel=2)
     for problem in catalog.length_problems:
         warnings.warn(str(problem), DataWarning, stacklevel=2)
-    if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
-        raise UsageError(
-            "{cache_bytes} limits the size of the cache: also give its folder with {cache}",
-            cache_bytes=option("cache_bytes"),
-            cache=option("cache"),
-        )
-    if cache is not None or storage_requests is not None:
-        folder = "" if cache is None else parse_local_path(cache)
-        catalog = with_store_settings(
-            catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
-        )
+    if chosen.cache is not None or chosen.storage_requests is not None:
+        folder = "" if chosen.cache is None else parse_local_path(chosen.cache)
+        catalog = with_store_settings(catalog, chosen.storage_requests, folder, chosen.cache_bytes)
         catalog.apply_store_settings()
     open_files = OpenFiles.from_catalog(
         catalog,
-        schema,
-        threads=threads,
-        infer_from=infer_from,
-        steps=parse_conversion_steps(decode_raw, reshape, pad, ragged=ragged),
-        image_target=parse_image_targets(decode_images),
-        class_names=class_names,
+        chosen.schema,
+        threads=chosen.threads,
+        infer_from=chosen.infer_from,
+        steps=parse_conversion_steps(
+            chosen.decode_raw, chosen.reshape, chosen.pad, ragged=chosen.ragged
+        ),
+        image_target=parse_image_targets(chosen.decode_images),
+        class_names=chosen.class_names,
     )
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
     return Dataset(
-        Records.from_files(open_files, columns, None if where is None else Predicate(where))
+        Records.from_files(
+            open_files, columns, None if chosen.where is None else Predicate(chosen.where)
+        )
     )
 
 

@@ -20,13 +20,15 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.documents import matches
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import CleanOptions
 from recordmill.shards.dead_runs import (
     LEASE_SEC,
     claim_dead_runs,
@@ -57,6 +59,11 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.json_fields import load_json
 from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX, list_numbered_files
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import CleanKeywords
 
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "find_local_work_folder", "list_results"]
 
@@ -337,9 +344,8 @@ def list_data_objects(out: str, data: str) -> list[str]:
 
 
 @suggest_keywords
-def clean(
-    out: str | os.PathLike[str], *, remove: bool = False, storage_requests: int | None = None
-) -> Mapping[str, list[str]]:
+@with_keywords("clean")
+def clean(out: str | os.PathLike[str], **options: Unpack[CleanKeywords]) -> Mapping[str, list[str]]:
     """Lists what dead runs have left in an output folder, and optionally removes it.
 
     A run of this machine on a disk is dead if no process holds its lock. A run of another host or
@@ -349,8 +355,7 @@ def clean(
     Args:
         out: Folder or store URL. For a store, the temporary files of its runs on this machine are
             included, with absolute paths.
-        remove: Removes the files.
-        storage_requests: Number of concurrent requests to the store.
+        **options: The options of `recordmill clean`, as keywords. docs/reference.md lists them.
 
     Returns:
         The paths of the files of each dead run, by the name of its run folder. No data set uses
@@ -359,17 +364,17 @@ def clean(
     Raises:
         UsageError: The folder does not exist.
     """
-    output = parse_output_path(out)
-    limit_requests(storage_requests)
+    output, chosen = parse_output_path(out), Values("clean", options)[CleanOptions]
+    limit_requests(chosen.storage_requests)
     if not is_remote(output):
         if not is_folder(output):
             raise UsageError(f"{output}: no such folder")
-        return _clean_disk(Path(output), remove)
-    local_runs = _clean_disk(find_local_work_folder(output), remove)
+        return _clean_disk(Path(output), chosen.remove)
+    local_runs = _clean_disk(find_local_work_folder(output), chosen.remove)
     if not local_runs and not is_folder(output):
         raise UsageError(f"{output}: no such folder")
     return {
-        **_clean_store(output, remove),
+        **_clean_store(output, chosen.remove),
         **{
             join(str(find_local_work_folder(output)), name): paths
             for name, paths in local_runs.items()

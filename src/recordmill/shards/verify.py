@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import VerifyOptions
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
@@ -68,6 +71,11 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import exists, find_files, join, list_names_if_present, remove_file
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, find_unfinished
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import VerifyKeywords
+
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _MAX_LISTED_DAMAGE = 100  # problems per file
 _MAX_ATTEMPTS = 5
@@ -98,25 +106,21 @@ class Problem:
 
 
 @suggest_keywords
+@with_keywords("verify")
 def verify(
     inputs: Inputs,
     *,
-    threads: int | None = None,
-    mend: bool = False,
-    storage_requests: int | None = None,
     progress: ProgressArgument = None,
     quiet: bool = True,
+    **options: Unpack[VerifyKeywords],
 ) -> list[Problem]:
     """Checks a data set, or any TFRecord files, and returns the problems.
 
     Args:
         inputs: Folder of a data set, or files, folders and globs.
-        threads: Number of shards that are checked at once. None or 0 means one per core.
-        mend: Writes derived files again if they differ from the manifest.
-        storage_requests: Number of concurrent requests to stores. None keeps the current number, 64
-            at first.
         progress: A function that is called with the progress, see `build`.
         quiet: False displays the progress.
+        **options: The options of `recordmill verify`, as keywords. docs/reference.md lists them.
 
     Returns:
         The problems. An empty list if there are none.
@@ -125,12 +129,13 @@ def verify(
         UsageError: There is nothing to verify.
         DataError: The manifest can't be read.
     """
-    limit_requests(storage_requests)
+    chosen = Values("verify", options)[VerifyOptions]
+    limit_requests(chosen.storage_requests)
     paths = parse_input_paths(inputs)
     data_sets = [name for name in paths if is_data_set(name)]
     if data_sets and len(paths) > 1:
         raise UsageError(f"{data_sets[0]} is itself a data set; verify it alone")
-    if mend and any(is_remote(name) for name in paths):
+    if chosen.mend and any(is_remote(name) for name in paths):
         raise UsageError(
             "{mend}: {paths} is in a store, and verify does not write to stores",
             mend=option("mend", True),
@@ -152,7 +157,7 @@ def verify(
             )
             if catalog.manifest is not None:
                 counters.total = sum(catalog.manifest.records.values())
-            shard_problems = thread_map(check, catalog.files, threads or count_cores())
+            shard_problems = thread_map(check, catalog.files, chosen.threads or count_cores())
             problems = [problem for one_shard in shard_problems for problem in one_shard]
             problems += [
                 Problem(path, "", "is missing; the names of the other shards count it")
@@ -162,7 +167,7 @@ def verify(
                 return problems + [
                     Problem(problem.path, "", problem.text) for problem in catalog.length_problems
                 ]
-            problems += _check_settled_tree(data_sets[0], mend)
+            problems += _check_settled_tree(data_sets[0], chosen.mend)
             # Otherwise a build has replaced the generation that was checked, so try again with the
             # new one.
             if not problems or list_generations(data_sets[0])[-1:] == [catalog.generation]:

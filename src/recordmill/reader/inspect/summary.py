@@ -7,11 +7,10 @@ added up in order. Each `Finding` describes a difference between records.
 from __future__ import annotations
 
 import operator
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +23,8 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
+from recordmill.options.calls import Values, with_keywords
+from recordmill.options.read import InspectOptions
 from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
 from recordmill.reader.open_files import OpenFiles
@@ -54,6 +55,11 @@ from recordmill.shards.rejects import (
 )
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import limit_requests
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.keywords import InspectKeywords
 
 FINDING_KINDS, FINDING_MESSAGE, FINDING_LENGTHS, FINDING_PRESENCE = (
     "kinds",
@@ -563,31 +569,23 @@ def _frames_stats(
 
 
 @suggest_keywords
+@with_keywords("inspect")
 def inspect(
     inputs: Inputs,
     split: str | None = None,
     *,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    infer_from: str | int | None = None,
-    max_rejects: str | int = 0,
-    storage_requests: int | None = None,
     progress: ProgressArgument = None,
     quiet: bool = True,
+    **options: Unpack[InspectKeywords],
 ) -> Summary:
     """Inspects the records of a data set or of any TFRecord files.
 
     Args:
         inputs: As in `open`.
         split: As in `open`.
-        schema: As in `open`.
-        threads: As in `open`.
-        infer_from: Inspects a sample only, as in `open`. It excludes `max_rejects`.
-        max_rejects: Maximum number of damaged records, as a number or as a share such as "1%". They
-            are counted and listed in `Summary.rejected`, and left out of everything else.
-        storage_requests: As in `open`.
         progress: A function that receives the progress, as in `build`.
         quiet: Shows no progress on the terminal.
+        **options: The options of `recordmill inspect`, as keywords. docs/reference.md lists them.
 
     Returns:
         The summary.
@@ -602,9 +600,10 @@ def inspect(
         >>> summary.records, summary.features["size"].values
         (10, (0.0, 4.5))
     """
-    limit_requests(storage_requests)
-    budget = RejectBudget.parse(max_rejects)
-    if infer_from is not None and budget != RejectBudget():
+    chosen = Values("inspect", {"split": split, **options})[InspectOptions]
+    limit_requests(chosen.storage_requests)
+    budget = RejectBudget.parse(chosen.max_rejects)
+    if chosen.infer_from is not None and budget != RejectBudget():
         raise UsageError(
             "{max_rejects} counts all records: leave out {infer_from}",
             max_rejects=option("max_rejects"),
@@ -615,13 +614,18 @@ def inspect(
     with Display(counters, quiet):
         if budget != RejectBudget():
             catalog = catalog_inputs(inputs, split, lenient=True)
-            files = OpenFiles.from_catalog(catalog, schema, threads=threads, is_lenient=True)
+            files = OpenFiles.from_catalog(
+                catalog, chosen.schema, threads=chosen.threads, is_lenient=True
+            )
             summary = summarise(files, counters)
         else:
             try:
                 catalog = catalog_inputs(inputs, split, skips_headerless=True)
                 files = OpenFiles.from_catalog(
-                    catalog, schema, threads=threads, infer_from=infer_from
+                    catalog,
+                    chosen.schema,
+                    threads=chosen.threads,
+                    infer_from=chosen.infer_from,
                 )
                 return summarise(files, counters)
             except DataError as error:

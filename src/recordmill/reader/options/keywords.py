@@ -5,12 +5,49 @@ docs/make_reference.py writes it from the declarations of the options.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from recordmill.reader.options.collation import Collate
     from recordmill.reader.options.images import ImageSpec
+    from recordmill.schemas.feature import Schema
+
+
+class OpenKeywords(TypedDict, total=False):
+    """The options of `open`."""
+
+    schema: Schema | str | os.PathLike[str] | None
+    """schema of files without a manifest, or the path of a schema.pbtxt; nothing is inferred."""
+    threads: int | None
+    """number of threads (default: all cores)."""
+    infer_from: str | int | None
+    """infer the schema from a sample: N records, taken from the start of each file, or N files, as in '20files'. A later record that does not fit it is an error when it is read (default: all)."""
+    where: str | pc.Expression | None
+    """only records that meet a condition: SQL for DuckDB, or a pyarrow.compute expression. It refers to the features as stored, also those that columns leaves out. The other records are numbered from 0."""
+    cache: str | os.PathLike[str] | None
+    """local folder that keeps blocks read from an object store, with their CRCs; several processes may share it."""
+    cache_bytes: str | int
+    """largest size of the cache (default: 10GiB)."""
+    storage_requests: int | None
+    """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
+    decode_raw: Mapping[str, str] | Sequence[str] | str | None
+    """decode bytes that are the memory of an array, as in {'depth': 'float32[256,256]'} or 'depth=float32[256,256]'. A dtype alone is a scalar, [-1,4] has a variable first dimension, and '>float32' is big-endian. where and filter see the stored features."""
+    reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None
+    """give the values another shape after decode_raw, as in {'boxes': [-1, 4]} or 'boxes=[-1,4]'. The number of values stays the same."""
+    pad: Mapping[str, str] | Sequence[str] | str | None
+    """pad lists to a fixed length, as in {'tokens': '128:0'} or 'tokens=128:0'; a longer list is an error."""
+    ragged: str | Sequence[str] | None
+    """keep lists of variable length, even if all have the same length."""
+    decode_images: ImageSpec | None
+    """decode images: (height, width), True, `Images(...)`, or a dict of these by feature name. If no feature is named, the first records determine which features are images. Lists of images become lists of arrays. The same option of batches, to_tf and to_torch overrides it."""
+    class_names: bool
+    """return classes as names instead of numbers."""
+    generation: int | None
+    """generation of a data set that grows or was replaced; `recordmill.log` lists them (default: the newest)."""
 
 
 class BatchesKeywords(TypedDict, total=False):
