@@ -8,6 +8,7 @@ step commits the data set. The work on records is done in other rooms: `sources`
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -33,6 +34,13 @@ from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.checks.constraints import read_expectations
 from recordmill.options.build import BuildShards
 from recordmill.options.calls import is_local, with_keywords
+from recordmill.pipelines.append import (
+    KnownInputs,
+    NothingToAppend,
+    explain_no_statistics,
+    inherit_options,
+    plan_appended,
+)
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.parsed_files import (
@@ -40,7 +48,7 @@ from recordmill.pipelines.parsed_files import (
     release_parsed_files,
     take_over_parsed_files,
 )
-from recordmill.pipelines.plan import plan_source
+from recordmill.pipelines.plan import plan_source, to_paths
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
 from recordmill.pipelines.remote.status import RunState, status
@@ -65,6 +73,7 @@ from recordmill.storage.files import (
     stat,
 )
 from recordmill.storage.folders import exists, join
+from recordmill.storage.walk import DATA_PREFIX
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,8 +100,10 @@ class BuildResult:
         notes: Observations of the plan, such as why a column has its type.
         seconds: The duration in seconds of wall time.
         manifest: The manifest of the data set.
-        unchanged: True if `if_changed` found that the data set is up to date, so that nothing was
-            built.
+        unchanged: True if the data set is up to date, so that nothing was built: `if_changed` found
+            the same inputs and options, or `append` no new input.
+        appended: True if the records were appended to a data set that existed before. `read`,
+            `rejected` and `rejects` are about the new records then, and `records` about all.
     """
 
     out: Path | str
@@ -107,6 +118,7 @@ class BuildResult:
     seconds: float
     manifest: Manifest
     unchanged: bool = False
+    appended: bool = False
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
@@ -147,6 +159,7 @@ class BuildResult:
             "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
             "unchanged": self.unchanged,
+            "appended": self.appended,
         }
 
 
@@ -218,11 +231,11 @@ def build(
     """
     started = time.monotonic()
     out = parse_output_path(out)
-    settings = make_options(out, **options)
+    settings = _make_settings(source, out, options)
     with completion_notice(out) as checks:
         built = _plan_and_run(source, out, settings, to_progress(progress), quiet, checks)
         assert built is not None
-        return _make_result(out, *built, seconds=time.monotonic() - started)
+        return _make_result(out, built, settings, seconds=time.monotonic() - started)
 
 
 @suggest_keywords
@@ -254,7 +267,7 @@ def submit(
             job would end with this process.
     """
     out = parse_output_path(out)
-    settings = make_options(out, **options)
+    settings = _make_settings(source, out, options)
     if is_local(settings.run.runner):
         raise UsageError(
             "{detach} needs an engine: give {runner}",
@@ -271,6 +284,28 @@ def submit(
     return Submitted(out, tuple(run for run in status(out).runs if run.state != "ended"))
 
 
+def _make_settings(source: Any, out: str, options: Mapping[str, Any]) -> BuildOptions:
+    settings = make_options(out, **options)
+    return inherit_options(out, settings, reads_files=to_paths(source) is not None)
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A build that has ended without an error.
+
+    Attributes:
+        manifest: The manifest of the data set.
+        plan: The plan. None if there was nothing to append.
+        unchanged: Whether the data set was up to date, so nothing was built.
+        notes: Notes for the user in addition to those of the manifest.
+    """
+
+    manifest: Manifest
+    plan: BuildPlan | None
+    unchanged: bool = False
+    notes: tuple[str, ...] = ()
+
+
 def _plan_and_run(
     source: Any,
     out: str,
@@ -280,7 +315,7 @@ def _plan_and_run(
     checks: list[Callable[[], bool]],
     *,
     detach: bool = False,
-) -> tuple[Manifest, BuildPlan, bool] | None:
+) -> _Built | None:
     """Plans, runs and commits a build.
 
     Args:
@@ -294,15 +329,16 @@ def _plan_and_run(
         detach: Only submits the job.
 
     Returns:
-        (manifest, plan, unchanged), or None if the job was submitted. `unchanged` means that the
-        data set was up to date, so nothing was built.
+        The result, or None if the job was submitted.
     """
     limit_requests(settings.run.storage_requests)
     check_runner(settings.run.runner, settings.run.beam_args)
     # The commit succeeds only if this is still the newest generation then.
     base_generation = check_output_folder(
-        out, settings.records.overwrite or settings.records.if_changed
+        out, settings.records.overwrite or settings.records.if_changed or settings.records.append
     )
+    if settings.base is not None:
+        base_generation = settings.base.number
     # the folder on this machine in which the run works
     path = find_local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.run.memory), Display(progress, quiet):
@@ -328,14 +364,14 @@ def _plan_and_run(
                 unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
                 if unparsed is not None:
                     keeps_parsed_files = False
-                    return *unparsed, True
+                    return _Built(*unparsed, unchanged=True)
             plan = make_plan(source, folder, out, base_generation, settings, progress)
             if (
                 settings.records.if_changed
                 and (identical := find_identical_build(plan)) is not None
             ):
                 keeps_parsed_files = False
-                return identical, plan, True
+                return _Built(identical, plan, unchanged=True)
             _run_preflight(plan, settings, progress)
             plan = count_classes(plan, progress)
             job_folder = (
@@ -376,6 +412,9 @@ def _plan_and_run(
                 raise RecordmillError(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
+        except NothingToAppend as nothing:
+            keeps_parsed_files = False
+            return _Built(nothing.manifest, None, unchanged=True, notes=(nothing.note,))
         except MayBeRunning:
             keeps_parsed_files = False
             folder.release()  # the job may still be writing to it
@@ -390,7 +429,7 @@ def _plan_and_run(
             if keeps_parsed_files and run.committed_manifest() is None:
                 release_parsed_files(folder)
             folder.close()  # does nothing after `release`
-    return manifest, plan, False
+    return _Built(manifest, plan)
 
 
 def _describe_location(path: Path, out: str, error: OSError) -> str:
@@ -435,7 +474,7 @@ def make_plan(
     source: Any,
     folder: RunFolder,
     out: str,
-    base: int,
+    base_generation: int,
     settings: BuildOptions,
     progress: Progress,
     *,
@@ -448,30 +487,34 @@ def make_plan(
         source: As for `build`.
         folder: The local run folder.
         out: The output folder.
-        base: The newest generation in `out`, or 0.
+        base_generation: The newest generation in `out`, or 0.
         settings: The checked options.
         progress: Receives the counts of files that a parser of the user parses.
         is_preview: A parser of the user parses the first files only.
         known_schema: A parser of the user parses no file, and the records have these features.
 
     Raises:
+        NothingToAppend: The data set has all inputs already.
         UsageError: An option does not fit the inputs.
         DataError: An input is damaged.
     """
     rules = None if settings.run.expect is None else read_expectations(settings.run.expect)
     # New data are read with the schema of the records on which the transform was fitted.
-    if settings.transform_from is not None and settings.schema is None:
+    if settings.transform_from is not None and settings.schema is None and settings.base is None:
         saved = find_transform(settings.transform_from)
         settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)
-    planned = plan_source(
+    base = settings.base
+    plan_inputs = functools.partial(
+        _plan_inputs,
         source,
         folder,
         out,
-        settings,
         progress,
         is_preview=is_preview,
         known_schema=known_schema,
+        known_inputs=None if base is None else KnownInputs(base),
     )
+    planned = plan_inputs(settings) if base is None else plan_appended(settings, base, plan_inputs)
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
     if (stratum := settings.order.stratify) is not None:
@@ -484,9 +527,13 @@ def make_plan(
     splits = find_split_names(settings.order, planned.files)
     options = settings.shards.scaled_to(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
+    if base is not None:
+        notes = explain_no_statistics(base, settings)
+        planned = replace(planned, notes=(*planned.notes, *notes))  # type: ignore[type-var]
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
-        base_generation=base,
+        base_generation=base_generation,
+        base_manifest=None if base is None else base.manifest,
         schema=schema,
         split_names=splits,
         key_buckets=KeyBuckets.for_shards(
@@ -502,12 +549,24 @@ def make_plan(
         name=settings.name,
         source_options=settings.source_options(),
         store_url=out if is_remote(out) else "",
-        has_statistics=settings.run.stats,
+        has_statistics=settings.run.stats
+        and (base is None or "sketch" in base.manifest.statistics),
         rules=rules,
         description=settings.description,
         keep_generations=settings.records.keep_generations,
     )
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
+
+
+def _plan_inputs(
+    source: Any,
+    folder: RunFolder,
+    out: str,
+    progress: Progress,
+    settings: BuildOptions,
+    **options: Any,
+) -> Source:
+    return plan_source(source, folder, out, settings, progress, **options)
 
 
 def _find_unparsed_build(
@@ -680,19 +739,22 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         )
 
 
-def _make_result(
-    out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float
-) -> BuildResult:
+def _make_result(out: str, built: _Built, settings: BuildOptions, *, seconds: float) -> BuildResult:
+    manifest, plan = built.manifest, built.plan
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
 
     # The manifest has the text of the notes only. Those of the plan still have their parts.
     planned_notes = {
         note: note
-        for planned in (plan.source, plan.stratified_splits)
+        for planned in ((plan.source, plan.stratified_splits) if plan is not None else ())
         if planned is not None
         for note in planned.notes
     }
-    notes = (planned_notes.get(note, note) for note in manifest.statistics.get("notes", ()))
+    notes = built.notes or tuple(
+        planned_notes.get(note, note) for note in manifest.statistics.get("notes", ())
+    )
+    is_written = plan is not None
+    run_id = part.folder.removeprefix(DATA_PREFIX)
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
@@ -702,12 +764,17 @@ def _make_result(
         kind=part.kind,
         schema=schema,
         records=manifest.records,
-        read=part.records_read,
-        rejected=part.records_rejected,
+        read=part.records_read if is_written else 0,
+        rejected=part.records_rejected if is_written else 0,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
-        rejects=tuple(path(name) for name in manifest.rejects["files"]),
+        rejects=tuple(
+            path(name)
+            for name in manifest.rejects["files"]
+            if is_written and name.startswith(f"rejects/{run_id}")
+        ),
         notes=(*notes, *tfds_notes(schema)),
         seconds=seconds,
         manifest=manifest,
-        unchanged=unchanged,
+        unchanged=built.unchanged,
+        appended=settings.base is not None,
     )

@@ -26,6 +26,7 @@ from recordmill.options.order import BuildOrder
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
+from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.parser.function import ParserFunction
 from recordmill.sources.parser.options import ParserOptions
@@ -35,6 +36,21 @@ from recordmill.storage.folders import exists
 # 32 MiB: the least that a thread needs for the buffer of a sorted run, a batch, and the encoded
 # batch
 _THREAD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class AppendBase:
+    """The generation of a data set that records are appended to.
+
+    Attributes:
+        out: The folder or store URL of the data set.
+        number: The number of the generation.
+        manifest: Its manifest.
+    """
+
+    out: str
+    number: int
+    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,7 @@ class BuildOptions:
             none.
         transform_from: The data set with the transform to apply, or None.
         description: The description of the data set.
+        base: The data set that the records are appended to, or None.
     """
 
     values: Values
@@ -65,6 +82,7 @@ class BuildOptions:
     transform: Any
     transform_from: str | None
     description: Description
+    base: AppendBase | None = None
 
     @property
     def records(self) -> BuildRecords:
@@ -94,7 +112,7 @@ class BuildOptions:
         return {
             "label": self.records.label,
             "dtypes": dict(sorted((self.records.dtypes or {}).items())),
-            "kind_options": _to_json_value(self.values.kind_options or None),
+            "kind_options": to_json_value(self.values.kind_options or None),
             **({} if self.parser is None else {"parser": [self.parser.name, self.parser.digest]}),
         }
 
@@ -134,7 +152,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
     )
 
 
-def _to_json_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Converts the value of an option to JSON types, for the manifest.
 
     A path becomes its last name, because a manifest has no absolute paths. Objects of other types
@@ -142,9 +160,9 @@ def _to_json_value(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         # Sorted, because the fingerprint must not depend on the order of options.
-        return {str(name): _to_json_value(item) for name, item in sorted(value.items())}
+        return {str(name): to_json_value(item) for name, item in sorted(value.items())}
     if isinstance(value, list | tuple):
-        return [_to_json_value(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, str | os.PathLike):
         # A string is known to be a relative path only if the file exists.
         return (

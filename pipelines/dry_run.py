@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,10 +28,13 @@ from recordmill.building.ingest import (
 )
 from recordmill.building.plan import BuildPlan
 from recordmill.options.calls import with_keywords
+from recordmill.pipelines.append import NothingToAppend, inherit_options
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.plan import detect_input_kind
+from recordmill.pipelines.plan import detect_input_kind, to_paths
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.catalog import sniff_compression
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
@@ -39,6 +43,7 @@ from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.sources.parser.source import parses_part
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
+from recordmill.storage.files import parse_output_path
 from recordmill.storage.folders import scratch_folder
 from recordmill.storage.listing import list_inputs
 
@@ -101,7 +106,13 @@ class BuildPreview:
 
 @suggest_keywords
 @with_keywords("build")
-def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
+def preview(
+    inputs: Any,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    shown: int = 3,
+    **options: Unpack[BuildKeywords],
+) -> BuildPreview:
     """Plans a build and reads its first records, without writing anything.
 
     Types are inferred from all data, as in the build. Only a `parser` of the user parses no more
@@ -109,6 +120,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
 
     Args:
         inputs: As the `source` of `build`.
+        out: The output folder. Only `append` needs it, and previews the new inputs.
         shown: The number of records to read.
         **options: The options of `recordmill build`, as keywords.
 
@@ -122,7 +134,35 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
         (3, 1)
     """
     started = time.monotonic()
-    with _temporary_plan(inputs, options) as plan:
+    try:
+        return _preview(inputs, out, shown, options, started)
+    except NothingToAppend as nothing:
+        manifest = nothing.manifest
+        schema = from_pbtxt(manifest.schema)
+        return BuildPreview(
+            kind=manifest.parts[-1].kind,
+            files=0,
+            size_bytes=0,
+            records=0,
+            schema=schema,
+            splits=manifest.splits,
+            shards=0,
+            rejects=0,
+            notes=(nothing.note,),
+            first=to_arrow(schema).empty_table(),
+            seconds=0.0,
+            memory_bytes=0,
+        )
+
+
+def _preview(
+    inputs: Any,
+    out: str | os.PathLike[str] | None,
+    shown: int,
+    options: Mapping[str, Any],
+    started: float,
+) -> BuildPreview:
+    with _temporary_plan(inputs, options, out) as plan:
         seconds, source = time.monotonic() - started, plan.source
         assert source is not None
         return BuildPreview(
@@ -176,8 +216,15 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
 
 
 @contextmanager
-def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
+def _temporary_plan(
+    inputs: Any, options: Mapping[str, Any], out: str | os.PathLike[str] | None = None
+) -> Iterator[BuildPlan]:
     """Plans a build in a temporary folder, which is removed after the `with` block.
+
+    Args:
+        inputs: As the `source` of `build`.
+        options: The options of the build.
+        out: The data set that `append` adds to.
 
     Yields:
         The plan.
@@ -185,7 +232,12 @@ def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPl
     with scratch_folder("plan-") as scratch:
         folder = RunFolder.create(scratch)
         try:
-            settings = make_options(scratch, **options)
+            settings = make_options(scratch if out is None else out, **options)
+            if out is not None:
+                reads_files = to_paths(inputs) is not None
+                settings = inherit_options(
+                    parse_output_path(out), settings, reads_files=reads_files
+                )
             yield make_plan(inputs, folder, scratch, 0, settings, Progress(), is_preview=True)
         finally:
             folder.close()

@@ -21,6 +21,7 @@ from recordmill.options.calls import (
     is_local,
 )
 from recordmill.options.order import BuildOrder
+from recordmill.pipelines.append import KnownInputs
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
 from recordmill.schemas.feature import EXAMPLE, Schema
@@ -49,6 +50,8 @@ from recordmill.storage.walk import is_within
 
 # Files that a parser of the user parses for a dry run.
 _PREVIEWED_FILES = 4
+# Kinds whose folders determine classes.
+_KINDS_WITH_FOLDERS = ("images", "text")
 
 
 def plan_source(
@@ -60,6 +63,7 @@ def plan_source(
     *,
     is_preview: bool = False,
     known_schema: Schema | None = None,
+    known_inputs: KnownInputs | None = None,
 ) -> Source:
     """Plans the source of a build.
 
@@ -71,8 +75,10 @@ def plan_source(
         progress: Receives the counts of files that a parser of the user parses.
         is_preview: A parser of the user parses the first files only.
         known_schema: A parser of the user parses no file, and the records have these features.
+        known_inputs: Files to leave out.
 
     Raises:
+        NothingToAppend: All files are known inputs.
         UsageError: The kind is unknown or can't be detected, or an option does not apply to it.
     """
     common = PlanOptions(
@@ -91,7 +97,7 @@ def plan_source(
         common = replace(
             common, parsed_cache_bytes=parsed, parsed_cache_folder=os.fspath(folder.spool)
         )
-    inputs = _to_paths(source)
+    inputs = to_paths(source)
     if inputs is None:
         check_applicable("build", settings.values.given, inputs=MEMORY_INPUTS)
     if inputs is None and (records := _find_raw_record_files(source)) is not None:
@@ -108,6 +114,9 @@ def plan_source(
     _check_out_is_outside(listing, out)
     if settings.parser is not None:
         files, notes = _list_parser_files(listing, settings)
+        if known_inputs is not None:
+            files = files.filter(known_inputs.find_new(files))
+            notes = (*notes, *known_inputs.notes)
         if known_schema is not None:
             return ParsedSource(known_schema, files)
         return plan_parsed(
@@ -123,9 +132,10 @@ def plan_source(
     if name is None:
         kinds = applicable_kinds("build", settings.values.kind_options)
         name, reason = detect_input_kind(listing, kinds)
-    planned = _plan(find_kind(name), listing, settings, common)
-    note = (Message("read as {reason}", reason=reason),) if reason else ()
-    return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+    planned = _plan(find_kind(name), listing, settings, common, known_inputs)
+    notes = (Message("read as {reason}", reason=reason),) if reason else ()
+    skipped = known_inputs.notes if known_inputs is not None else ()
+    return replace(planned, notes=(*notes, *skipped, *planned.notes))  # type: ignore[type-var]
 
 
 def _list_parser_files(
@@ -186,7 +196,7 @@ def _detect_samples(listing: Listing) -> tuple[str, str] | None:
     return detect_samples(listing)
 
 
-def _to_paths(source: Any) -> list[str] | None:
+def to_paths(source: Any) -> list[str] | None:
     """Returns the paths of the inputs, or None if `source` is data in memory."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
@@ -266,11 +276,25 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(kind: Kind, listing: Listing, settings: BuildOptions, common: PlanOptions) -> Source:
+def _plan(
+    kind: Kind,
+    listing: Listing,
+    settings: BuildOptions,
+    common: PlanOptions,
+    known_inputs: KnownInputs | None = None,
+) -> Source:
     options = settings.values.plugin(kind.name)
+    # All files determine splits and classes. Known ones are left out after that.
+    find_new = None if known_inputs is None else known_inputs.find_new
+    if not kind.is_table and kind.name in _KINDS_WITH_FOLDERS:
+        return kind.planner(listing, options, replace(common, find_new=find_new))
     if not kind.is_table:
+        if find_new is not None:
+            listing = replace(listing, files=listing.files.filter(find_new(listing.files)))
         return kind.planner(listing, options, common)
     files, notes = _choose_table_files(kind.name, listing, options.split_from)
+    if find_new is not None:
+        files = files.filter(find_new(files))
 
     def plan_tables(files: FileTable, common: PlanOptions) -> Source:
         return kind.planner(files, options, common)

@@ -25,7 +25,7 @@ from recordmill.building.workers.shared_files import JobFolder, share_plan
 from recordmill.options.build import BuildTransform
 from recordmill.options.calls import is_local
 from recordmill.pipelines.beam_run import make_plan_handle, run_pipeline
-from recordmill.pipelines.build_options import BuildOptions
+from recordmill.pipelines.build_options import AppendBase, BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
 from recordmill.preprocessing.graph import GraphError
 from recordmill.preprocessing.metadata import (
@@ -39,6 +39,7 @@ from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
+from recordmill.storage.files import is_remote
 from recordmill.storage.folders import (
     copy_tree,
     is_folder,
@@ -113,6 +114,9 @@ def add_transform(
     if settings.transform is None and settings.transform_from is None:
         return plan
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
+    if settings.base is not None:
+        saved = _load_stored_transform(settings.base, plan, job_folder)
+        return replace(plan, transform=saved, schema=saved.schema)
     if settings.transform_from is not None:
         saved = _copy_transform(find_transform(settings.transform_from), plan, target)
     else:
@@ -148,6 +152,33 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
         target, origin.manifest.transform, from_pbtxt(origin.manifest.schema, origin.out)
     )
     return saved.drop_features({name for name in origin.raw.names if name not in schema})
+
+
+def _load_stored_transform(
+    base: AppendBase, plan: BuildPlan, job_folder: JobFolder | None
+) -> SavedTransform:
+    """Loads the transform of the data set that records are appended to.
+
+    Its files stay in the folder of the first part. TensorFlow can't load them from a store, so this
+    process gets a copy then, and workers make their own.
+
+    Raises:
+        UsageError: The new records have other features than the transform accepts.
+        DataError: The files of the transform are missing or damaged.
+    """
+    manifest = base.manifest
+    raw = from_pbtxt(manifest.transform["raw_schema"], base.out)
+    assert plan.source is not None
+    _check_same_features(SavedTransformOrigin(base.out, manifest, raw), plan.source.schema)
+    stored = folder = join(base.out, manifest.transform_folder, TRANSFORM_FOLDER)
+    if not is_folder(stored):
+        raise DataError("is missing; the manifest names it", source=stored)
+    if is_remote(stored):
+        folder = os.path.join(plan.folder, TRANSFORM_FOLDER)
+        copy_tree(stored, folder)
+    saved = restore_transform(folder, manifest.transform, from_pbtxt(manifest.schema, base.out))
+    is_shared = job_folder is not None and job_folder.is_remote
+    return replace(saved, folder=stored) if is_shared else saved
 
 
 def _check_same_features(origin: SavedTransformOrigin, schema: Schema) -> None:

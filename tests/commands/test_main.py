@@ -124,8 +124,8 @@ def test_option_of_another_command_is_reported_as_such(
         "--num-shards is an option of `recordmill build`; Beam's flags need --runner\n"
         in capsys.readouterr().err
     )
-    assert code_of(["inspect", str(out), "--with", "x", "--append"]) == 2
-    assert "--append; --with is an option of `recordmill transform`\n" in capsys.readouterr().err
+    assert code_of(["inspect", str(out), "--with", "x", "--attach"]) == 2
+    assert "--attach; --with is an option of `recordmill transform`\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_unknown_flag_is_answered_with_help_all(
     inputs = str(tmp_path / "rows.csv" if command == "build" else out)
     assert (
         code_of(
-            [command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--append"]
+            [command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--attach"]
         )
         == 2
     )

@@ -77,6 +77,7 @@ def value_of(option: Option) -> Any:
 
 
 NEEDED = {
+    "append": True,
     "boxes": "boxes.json",
     "resize": "2x2",
     "labels": "x.csv",

@@ -29,6 +29,7 @@ from recordmill.building.stratified_splits import (
     Rows,
     StratifiedSplits,
     combine_rows,
+    compute_added_targets,
     compute_targets,
     describe_class_sizes,
     find_class_ids,
@@ -37,7 +38,9 @@ from recordmill.building.stratified_splits import (
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
+from recordmill.shards.manifest import read_sketch
 from recordmill.sources.common.tables import count_unit_rows
+from recordmill.statistics.dataset_sketch import DatasetSketch
 
 # 32,768 is enough for ImageNet's 21,841 classes. Each worker gets the boundaries of all.
 MAX_STRATIFIED_CLASSES = 1 << 15
@@ -166,8 +169,12 @@ class _ClassCounter:
             UsageError: Split groups contain several classes, or are too large to divide a class.
         """
         options = self._plan.key_options
-        targets = compute_targets(
-            self._counts.tolist(), [fraction for _, fraction in options.fractions]
+        fractions = [fraction for _, fraction in options.fractions]
+        stored = self._count_stored_records()
+        targets = (
+            compute_targets(self._counts.tolist(), fractions)
+            if stored is None
+            else compute_added_targets(stored, self._counts, fractions)
         )
         rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:
@@ -190,6 +197,33 @@ class _ClassCounter:
             is_grouped=self._is_grouped,
             notes=tuple(notes),
         )
+
+    def _count_stored_records(self) -> Int64s | None:
+        """Returns the records of each class and split of the data set that is appended to.
+
+        Returns int64 [classes, splits]. None without such a data set, or if its statistics do not
+        contain these counts. The new records alone are then divided by the fractions.
+        """
+        base = self._plan.base_manifest
+        data = None if base is None else read_sketch(base, self._plan.out)
+        if data is None:
+            return None
+        sketch = DatasetSketch.from_bytes(data)
+        if self._column not in sketch.schema:
+            return None
+        column, values = sketch.schema.names.index(self._column), self._values.to_pylist()
+        stored = np.zeros((len(self._counts), len(self._plan.split_names)), np.int64)
+        for split, features in zip(sketch.splits, sketch.features, strict=True):
+            counts = features[column].counts_by_value()
+            if counts is None or split not in self._plan.split_names:
+                return None
+            split_id = self._plan.split_names.index(split)
+            stored[:, split_id] = [
+                features[column].missing,
+                # A bool is counted as a number, and is equal to it.
+                *(counts.get(value, 0) for value in values),
+            ]
+        return stored
 
     def _class_name(self, class_id: int) -> str:
         """Returns the name of a class for messages."""

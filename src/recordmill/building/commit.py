@@ -22,6 +22,7 @@ from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import load_generations, remove_data_folder
 from recordmill.shards.derived_files import is_derived_name, make_derived_files
 from recordmill.shards.manifest import (
+    APPEND,
     INPUTS_NAME,
     MERGED_FILES,
     Manifest,
@@ -94,9 +95,10 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         # Another attempt of this run may have committed meanwhile. That is no conflict.
         if (committed := run.committed_manifest()) is not None:
             return committed
+        remedy = "; repeat the command to append to it" if manifest.action == APPEND else ""
         raise CommitConflict(
             f"{run.out}: {run.explain_conflict('build', base, list_generations)}; the "
-            "result of this one was discarded"
+            f"result of this one was discarded{remedy}"
         )
     finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest

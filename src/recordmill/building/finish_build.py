@@ -35,6 +35,7 @@ from recordmill.shards.dead_runs import load_if_present
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import add_checksums
 from recordmill.shards.manifest import (
+    APPEND,
     BUILD,
     DEFAULT_KEPT_GENERATIONS,
     INDEX_FOLDER,
@@ -46,6 +47,7 @@ from recordmill.shards.manifest import (
     ShardInfo,
     load_manifest,
     parse_shard_name,
+    read_sketch,
 )
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
@@ -226,10 +228,13 @@ def make_manifest(
     written = outcome.statistics
     statistics: Mapping[str, Any] = {} if written is None else written.statistics
     entry = {} if written is None else written.entry
+    base = plan.base_manifest
+    old_rejects: Mapping[str, Any] = {} if base is None else base.rejects
+    reasons = Counter(old_rejects.get("reasons", {})) + Counter(rejected.counts)
     rejects = {
-        "count": rejected.total,
-        "reasons": dict(sorted(rejected.counts.items())),
-        "files": list(reject_files),
+        "count": old_rejects.get("count", 0) + rejected.total,
+        "reasons": dict(sorted(reasons.items())),
+        "files": [*old_rejects.get("files", ()), *reject_files],
     }
     notes = [
         *(plan.source.notes if plan.source else ()),
@@ -242,26 +247,43 @@ def make_manifest(
         ),
         *_statistics_warnings(plan, list(statistics.values())),
     ]
-    return Manifest(
+    fingerprint = compute_fingerprint(
+        plan.fingerprint_options, plan.schema, outcome.inputs, outcome.shards_by_split
+    )
+    said, images = asdict(plan.description), [*_decodable_features(plan)]
+    manifest = Manifest(
         name=plan.name,
         compression=plan.compression,
         options=plan.fingerprint_options,
         schema=to_pbtxt(plan.schema),
         parts=(part,),
         rejects=rejects,
-        fingerprint=compute_fingerprint(
-            plan.fingerprint_options, plan.schema, outcome.inputs, outcome.shards_by_split
-        ),
+        fingerprint=fingerprint,
         statistics={"notes": notes, **entry},
         run=make_run_entry(
             outcome.run_id,
-            BUILD,
+            BUILD if base is None else APPEND,
             find_keep_generations(plan),
             threads=plan.threads,
             memory_bytes=plan.memory_bytes,
         ),
         transform={} if plan.transform is None else plan.transform.manifest_entry,
-        description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
+        description={"said": said, "images": images},
+    )
+    if base is None:
+        return manifest
+    old = base.description
+    return replace(
+        manifest,
+        # These describe all parts, and the first one has determined them.
+        options=base.options,
+        transform=base.transform,
+        parts=(*base.parts, part),
+        fingerprint=hashlib.sha256(f"{base.fingerprint} {fingerprint}".encode()).hexdigest(),
+        description={
+            "said": old.get("said", {}) | {name: text for name, text in said.items() if text},
+            "images": [name for name in images if name in old.get("images", ())],
+        },
     )
 
 
@@ -352,11 +374,12 @@ def write_statistics(
 ) -> WrittenStatistics | None:
     """Checks the statistics against the user's rules and writes them to the data folder.
 
-    The sketch is written as well, so that an append can merge it with that of its own records.
+    The sketch is written as well, so that an append can merge it with that of its own records. The
+    rules are about the new records, and the files about all records of the data set.
 
     Args:
         plan: The plan of the build.
-        sketch: The statistics of all records. None does nothing.
+        sketch: The statistics of the new records. None does nothing.
         folder: The data folder or its URL.
 
     Returns:
@@ -370,6 +393,9 @@ def write_statistics(
     statistics = DatasetStatistics.from_sketch(sketch)
     if plan.rules is not None:
         check_expectations(statistics, plan.schema, plan.rules)
+    if plan.base_manifest is not None:
+        sketch = _merge_with_base(plan, plan.base_manifest, sketch)
+        statistics = DatasetStatistics.from_sketch(sketch)
     entry: dict[str, Any] = {}
     for key, name, data in (
         ("file", STATISTICS_NAME, statistics.to_bytes()),
@@ -380,6 +406,22 @@ def write_statistics(
     if sum(map(len, statistics.values())) <= _MAX_SUMMARY_FEATURES:
         entry["splits"] = statistics.summary()
     return WrittenStatistics(statistics, entry)
+
+
+def _merge_with_base(plan: BuildPlan, base: Manifest, sketch: DatasetSketch) -> DatasetSketch:
+    """Returns the sketch of the records of a data set and of new ones.
+
+    Raises:
+        DataError: The sketch file of the data set is missing or damaged.
+    """
+    data = read_sketch(base, plan.out)
+    assert data is not None, "the plan has no statistics then"
+    saved = DatasetSketch.from_bytes(data, join(plan.out, base.statistics_folder, SKETCH_NAME))
+    splits = dict.fromkeys((*saved.splits, *sketch.splits))
+    total = DatasetSketch(plan.schema, tuple(splits))
+    total.merge(saved)
+    total.merge(sketch)
+    return total
 
 
 def check_record_counts(

@@ -27,6 +27,7 @@ from recordmill.options.order import BuildOrder
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
+from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
@@ -91,6 +92,8 @@ class BuildPlan:
         keep_generations: The number of generations that commits keep. None keeps as many as the
             newest generation specifies.
         expected_bytes: The size of the records, if it is known without a source.
+        base_manifest: The manifest of `base_generation`, if the records are appended to its parts.
+            None for a build of a new data set.
     """
 
     folder: str
@@ -117,6 +120,7 @@ class BuildPlan:
     description: Description = field(default_factory=Description)
     keep_generations: int | None = None
     expected_bytes: int = 0
+    base_manifest: Manifest | None = None
 
     def __post_init__(self) -> None:
         if not self.codec_version:

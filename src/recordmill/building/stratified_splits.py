@@ -182,6 +182,40 @@ def compute_targets(class_sizes: Sequence[int], fractions: Sequence[float]) -> I
     return targets
 
 
+def compute_added_targets(
+    stored: Int64s, added: Sequence[int] | Int64s, fractions: Sequence[float]
+) -> Int64s:
+    """Returns the number of added records of each class that each split should get.
+
+    All records together have the shares of `compute_targets`, as far as the added records allow.
+    So the small splits get their share even if a few records are added at a time.
+
+    >>> compute_added_targets(np.array([[8, 1]]), [1], [0.8, 0.2]).tolist()
+    [[0, 1]]
+    >>> compute_added_targets(np.array([[8, 5]]), [2], [0.8, 0.2]).tolist()
+    [[2, 0]]
+
+    Args:
+        stored: [classes, splits] number of records that are in the splits already.
+        added: [classes] number of added records.
+        fractions: The share of each split. They may have any sum.
+
+    Returns:
+        int64 [classes, splits]. Rows add up to `added`.
+    """
+    totals = [int(count) for count in stored.sum(axis=1) + np.asarray(added)]
+    lacking = np.maximum(compute_targets(totals, fractions) - stored, 0)
+    return np.concatenate(
+        [
+            np.zeros((0, len(fractions)), np.int64),
+            *(
+                compute_targets([int(count)], row.tolist() if row.any() else fractions)
+                for count, row in zip(added, lacking, strict=True)
+            ),
+        ]
+    )
+
+
 def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
     """Returns the first record of each split but the first, within each class.
 

@@ -24,6 +24,8 @@ examples:
   recordmill build text reviews/ --out shards
       each file is a document, and classes come from the folders: reviews/pos/1.txt, reviews/neg/2.txt
   recordmill build tfrecord old/*.tfrecord --out shards --num-shards 16
+  recordmill build incoming/ --out shards --append
+      adds the files of incoming/ that the data set does not have yet
 
 The same inputs, options and seed give the same bytes, for any number of threads, memory and machine.
 Other flags are passed to Apache Beam, for example --runner=FlinkRunner --flink_master=HOST:8081.
@@ -99,11 +101,10 @@ def _preview(args: argparse.Namespace) -> int:
 
     kind, paths = _split_kind(args.inputs)
     options = options_from_args(args)
+    may_exist = any(options.get(name) for name in ("overwrite", "if_changed", "append"))
     if args.out is not None:
-        check_output_folder(
-            parse_output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
-        )
-    estimate = preview(paths, kind=kind, beam_args=tuple(args.beam_args), **options)
+        check_output_folder(parse_output_path(args.out), may_exist)
+    estimate = preview(paths, args.out, kind=kind, beam_args=tuple(args.beam_args), **options)
     spelling = flag_spelling(args.command)
     if args.json:
         print(json.dumps(render_entries(estimate.to_json(), spelling, "notes")))
@@ -178,11 +179,14 @@ def build_summary(result: Any) -> list[str]:
     counts_text = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.rejected:
         counts_text += f" ({describe_reasons(result.manifest.rejects['reasons'])})"
+    if result.unchanged and result.appended:
+        return [*lines, f"{result.out}: nothing to append, all inputs are part of the data set"]
     if result.unchanged:
         return [
             f"{result.out}: already built from the same inputs and options: {result.kind}, {counts_text}"
         ]
-    lines.append(f"{result.out}: {result.kind}, {counts_text}, in {result.seconds:.1f} s")
+    appended = ", appended" if result.appended else ""
+    lines.append(f"{result.out}: {result.kind}, {counts_text}{appended}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
         shards = format_count(result.manifest.shard_counts[split], "shard")
         lines.append(f"  {split}: {format_count(count, 'record')} in {shards}")

@@ -74,6 +74,22 @@ class BuildRecords(Options, heading="records"):
         heading="records",
         help="replace the data set in OUT; programs that read the old one can finish",
     )
+    append: bool = declare(
+        "add records to the data set in OUT, whose schema and options apply; INPUTs that it has (by name, size and time) are skipped; without a data set in OUT, build one",
+        default=False,
+        common=True,
+        excludes=(("overwrite", None), ("if_changed", None)),
+    )
+    widen: bool = declare(
+        "new records may have new features, missing values, larger integers or lists of variable length",
+        default=False,
+        needs=(("append", True),),
+    )
+    new_classes: bool = declare(
+        "new records may have new classes; they get the numbers after the others",
+        default=False,
+        needs=(("append", True),),
+    )
     if_changed: bool = declare(
         "build only if the inputs (by name, size and time) or the options have changed since OUT was built",
         default=False,

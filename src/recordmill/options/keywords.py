@@ -24,6 +24,12 @@ class BuildKeywords(TypedDict, total=False):
     """your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches."""
     overwrite: bool
     """replace the data set in OUT; programs that read the old one can finish."""
+    append: bool
+    """add records to the data set in OUT, whose schema and options apply; INPUTs that it has (by name, size and time) are skipped; without a data set in OUT, build one."""
+    widen: bool
+    """new records may have new features, missing values, larger integers or lists of variable length."""
+    new_classes: bool
+    """new records may have new classes; they get the numbers after the others."""
     if_changed: bool
     """build only if the inputs (by name, size and time) or the options have changed since OUT was built."""
     keep_generations: int | None

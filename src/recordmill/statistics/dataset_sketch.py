@@ -325,6 +325,22 @@ class FeatureSketch:
         hashes, _ = getattr(self, name).smallest()
         return dict(zip(hashes.tolist(), self._texts[name].keep(hashes).to_pylist(), strict=True))
 
+    def counts_by_value(self) -> dict[Any, int] | None:
+        """Returns the number of each text or integer. None if the sketch does not have all."""
+        if self.values is None or not self.values.is_complete or self.is_float:
+            return None
+        hashes, counts = self.values.smallest()
+        if self.is_text:
+            texts = self.texts("values")
+            if any(len(text) > value_sketch.MAX_TEXT_BYTES for text in texts.values()):
+                return None  # cut texts are no longer different
+            values = [texts[hash_].decode("utf-8", "replace") for hash_ in hashes.tolist()]
+        elif self.is_bytes:
+            return None
+        else:
+            values = value_sketch.unhash_numbers(hashes).tolist()
+        return dict(zip(values, counts.tolist(), strict=True))
+
     def merge(self, source: FeatureSketch) -> None:
         """Adds the counts of another sketch of the same feature.
 

@@ -7,7 +7,7 @@ amount of work.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -237,6 +237,9 @@ class PlanOptions:
         collects_statistics: Whether the build will compute statistics of the records.
         columns: The columns of CSV and JSON Lines to read, in this order. None reads all.
         unit_bytes: Approximate size of a unit of a table.
+        find_new: Function that returns which files are to be read, [files], for images and text.
+            The other files determine classes and splits, too, but have no records and no rejects.
+            None reads all files.
     """
 
     schema: Schema | None = None
@@ -250,6 +253,7 @@ class PlanOptions:
     collects_statistics: bool = False
     columns: tuple[str, ...] | None = None
     unit_bytes: int = UNIT_BYTES
+    find_new: Callable[[FileTable], npt.NDArray[np.bool_]] | None = None
 
     def cap_line_bytes(self, max_line_bytes: int) -> int:
         """Returns `max_line_bytes`, or an eighth of the memory if that is less.

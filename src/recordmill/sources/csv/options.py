@@ -97,7 +97,6 @@ class CsvDialect(EncodingOptions, heading=_CSV_HEADING, decides=True):
         default=None,
         parse=parse_names,
         metavar="A,B,...",
-        common=True,
     )
     comment: str | None = declare(
         "skip lines that start with this character",

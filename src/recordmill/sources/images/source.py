@@ -318,6 +318,14 @@ def plan_images(
             label=option("label", common.label),
             labels=option("labels", "FILE"),
         )
+    if common.find_new is not None:
+        is_new = common.find_new(files)
+        known_names = {files[index].name for index in np.flatnonzero(~is_new).tolist()}
+        rejects = [reject for reject in rejects if reject.source not in known_names]
+        files = files.filter(is_new)
+        folder_layout = replace(
+            folder_layout, classes=folder_layout.classes.filter(pa.array(is_new))
+        )
     schema, schema_notes = _build_schema(files, time_dtypes, common, own_features, classes)
     if (
         folder_layout.class_names

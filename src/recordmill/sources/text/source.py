@@ -479,6 +479,11 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
                 "is in no class folder, and the schema requires a label",
                 source=files[int(np.argmax(is_missing))].name,
             )
+    if common.find_new is not None:
+        is_new = common.find_new(files)
+        known_names = {files[index].name for index in np.flatnonzero(~is_new).tolist()}
+        files = files.filter(is_new)
+        rejects = tuple(reject for reject in rejects if reject.source not in known_names)
     if not files:
         raise DataError(
             f"there is no file of a class that the schema names, among {len(listing.files)}"

@@ -1,0 +1,163 @@
+"""The schema of records that are appended to a data set.
+
+The records get the schema of the data set. If their inferred types are wider, the append is
+refused, because records of the data set would have to change. Some wider types leave the stored
+records as they are, and may be allowed: a larger integer type, a list of variable length, a value
+that may be missing, a new feature. New classes get the numbers after the existing ones.
+
+A type that is neither narrower nor wider, such as text where the data set has numbers, is no error
+here. The values decide: those that do not fit the data set's type are rejects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.values.labels import format_classes
+from recordmill.sources.values.schema_unifier import is_number_dtype, join_dtypes, join_shapes
+
+# Kinds of input whose types are inferred from text: all whole numbers are int64, whatever their
+# size.
+_TEXT_KINDS = ("csv", "jsonl")
+
+
+@dataclass(frozen=True)
+class AppendRules:
+    """What an append may change in the schema of a data set.
+
+    Attributes:
+        out: The folder of the data set, for messages.
+        widen: Whether types may become wider.
+        new_classes: Whether there may be new classes.
+    """
+
+    out: str
+    widen: bool = False
+    new_classes: bool = False
+
+
+def extend_schema(
+    stored: Schema,
+    inferred: Schema,
+    rules: AppendRules,
+    kind: str,
+    kept_columns: Collection[str] = (),
+) -> Schema:
+    """Returns the schema for reading new records, and for the data set with them.
+
+    Args:
+        stored: The schema of the data set.
+        inferred: The schema of the new records.
+        rules: The changes that are allowed.
+        kind: The kind of the new inputs.
+        kept_columns: Columns that must be read, but are not features of the data set.
+
+    Raises:
+        UsageError: The new records need a change that is not allowed.
+    """
+    extended = [
+        _extend_feature(feature, inferred[feature.name], rules, kind)
+        if feature.name in inferred
+        else _allow_missing(feature, rules)
+        for feature in stored
+    ]
+    new = [feature for feature in inferred if feature.name not in stored]
+    columns = [feature for feature in new if feature.name in kept_columns]
+    added = [replace(f, required=False) for f in new if f.name not in kept_columns]
+    if added and not rules.widen:
+        raise UsageError(
+            "{out} has no feature {names}; {widen} adds it to the data set, and it is then "
+            "missing in the records that are there",
+            out=rules.out,
+            names=", ".join(repr(feature.name) for feature in added[:5]),
+            widen=option("widen", True),
+        )
+    return Schema((*extended, *added, *columns), stored.label)
+
+
+def _allow_missing(feature: Feature, rules: AppendRules) -> Feature:
+    if feature.required and not rules.widen:
+        raise UsageError(
+            "{feature} is missing in some or all of the new records, and {out} has it in every "
+            "record; {widen} allows missing values",
+            feature=repr(feature.name),
+            out=rules.out,
+            widen=option("widen", True),
+        )
+    return replace(feature, required=False)
+
+
+def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind: str) -> Feature:
+    """Returns the feature of the data set, extended for the new records."""
+    feature = stored if inferred.required else _allow_missing(stored, rules)
+    if stored.classes is not None:
+        return _add_classes(feature, inferred, rules)
+    dtype = _join_dtypes(stored.dtype, inferred.dtype, kind)
+    shape = join_shapes(stored.shape, inferred.shape) or stored.shape
+    joined = replace(feature, dtype=dtype, shape=shape)
+    if (joined.dtype, joined.shape) == (stored.dtype, stored.shape):
+        return feature
+    # Old records can only be read with the joined type if it is stored in the same way.
+    can_widen = _stored_form(joined) == _stored_form(stored) and not stored.timestamp
+    if not can_widen:
+        raise UsageError(
+            "{feature} is {inferred} in the new inputs and {stored} in {out}, and its records "
+            "can't be read as {joined}; build all inputs again into one data set, or read the "
+            "feature as it is there with {dtypes}: values that do not fit are then rejects",
+            joined=joined.describe(),
+            dtypes=option("dtypes", {stored.name: stored.describe().replace(" [", "[")}),
+            feature=repr(stored.name),
+            inferred=inferred.describe(),
+            stored=stored.describe(),
+            out=rules.out,
+        )
+    if not rules.widen:
+        raise UsageError(
+            "{feature} is {inferred} in the new inputs and {stored} in {out}; {widen} makes it "
+            "{joined} in the data set",
+            joined=joined.describe(),
+            widen=option("widen", True),
+            feature=repr(stored.name),
+            inferred=inferred.describe(),
+            stored=stored.describe(),
+            out=rules.out,
+        )
+    return joined
+
+
+def _stored_form(feature: Feature) -> tuple[tuple[str, str, bool], ...]:
+    return tuple((entry.name, entry.kind, entry.raw) for entry in feature.storage())
+
+
+def _join_dtypes(stored: str, inferred: str, kind: str) -> str:
+    """Returns `stored`, or the wider dtype that the new values need."""
+    are_numbers = is_number_dtype(stored) and is_number_dtype(inferred)
+    stored_is_int, inferred_is_int = "int" in stored, "int" in inferred
+    if are_numbers and inferred_is_int and (kind in _TEXT_KINDS or not stored_is_int):
+        # Each value is checked when it is read.
+        return stored
+    return join_dtypes(stored, inferred) or stored
+
+
+def _add_classes(feature: Feature, inferred: Feature, rules: AppendRules) -> Feature:
+    assert feature.classes is not None
+    known = {*feature.classes}
+    added = tuple(name for name in inferred.classes or () if name not in known)
+    if added and not rules.new_classes:
+        raise UsageError(
+            "{feature} has {classes} in the new inputs, which {out} does not have; {new_classes} "
+            "adds them after the others",
+            feature=repr(feature.name),
+            classes=_describe_classes(added),
+            out=rules.out,
+            new_classes=option("new_classes", True),
+        )
+    return replace(feature, classes=(*feature.classes, *added))
+
+
+def _describe_classes(names: tuple[str, ...]) -> str:
+    return f"the {'class' if len(names) == 1 else 'classes'} {format_classes(names)}"

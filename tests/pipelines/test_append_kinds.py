@@ -1,0 +1,315 @@
+"""`build --append` works for all kinds of input, with transforms, labels and stratified splits."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.shards.manifest import list_generations, load_manifest
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def rows_of(begin: int, end: int) -> list[dict[str, Any]]:
+    return [
+        {"id": i, "word": f"w{i % 5}", "x": i / 2, "tags": [f"t{i % 3}"]} for i in range(begin, end)
+    ]
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> str:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def write_npz(path: Path, rows: list[dict[str, Any]]) -> str:
+    np.savez(path, id=[row["id"] for row in rows], x=[row["x"] for row in rows])
+    return str(path)
+
+
+def write_tfrecord(path: Path, rows: list[dict[str, Any]]) -> str:
+    built = recordmill.build(pa.Table.from_pylist(rows), path.with_suffix(".set"))
+    return str(built.shards[0])
+
+
+WRITERS = {
+    "jsonl": (".jsonl", write_jsonl),
+    "parquet": (".parquet", write_parquet),
+    "numpy": (".npz", write_npz),
+    "tfrecord": (".tfrecord", write_tfrecord),
+}
+
+
+def ids(out: Path) -> list[int]:
+    return sorted(recordmill.open(out).to_table(0)["id"].to_pylist())
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_second_file_of_a_kind_is_appended(kind: str, tmp_path: Path) -> None:
+    extension, write = WRITERS[kind]
+    paths = [
+        write(tmp_path / f"{name}{extension}", rows_of(begin, end))
+        for name, begin, end in (("a", 0, 40), ("b", 40, 60))
+    ]
+    out = tmp_path / "out"
+    recordmill.build(paths[0], out)
+    result = recordmill.build(paths, out, append=True)
+    assert result.records == {"train": 60}
+    assert ids(out) == list(range(60))
+    assert recordmill.verify(out) == []
+    assert recordmill.build(paths, out, append=True).unchanged
+    statistics = recordmill.open(out).statistics["train"]["id"]
+    assert (statistics.min, statistics.max, statistics.values) == (0, 59, 60)
+
+
+def test_optional_feature_may_be_absent_in_appended_jsonl(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recordmill.build(write_jsonl(tmp_path / "a.jsonl", [{"x": 1, "y": "a"}, {"x": 2}]), out)
+    recordmill.build(write_jsonl(tmp_path / "b.jsonl", [{"x": 3}]), out, append=True)
+    recordmill.build(write_jsonl(tmp_path / "c.jsonl", [{"x": 4, "y": None}]), out, append=True)
+    assert recordmill.open(out).to_table()["y"].null_count == 3
+
+
+def test_schema_that_is_given_again_reads_the_records_as_declared(tmp_path: Path) -> None:
+    schema = recordmill.Schema(
+        (recordmill.Feature("x", "int32"), recordmill.Feature("v", "float32", (2,)))
+    )
+    for name in "ab":
+        path = write_jsonl(tmp_path / f"{name}.jsonl", [{"x": 1, "v": [0.5, 1.5], "z": 3}])
+        result = recordmill.build(path, tmp_path / "out", append=True, schema=schema)
+    assert result.records == {"train": 2}
+    assert result.schema["x"].dtype == "int32"
+    bad = write_jsonl(tmp_path / "c.jsonl", [{"x": 2**40, "v": [0, 1]}, {"x": 5, "v": [0, 1]}])
+    result = recordmill.build(bad, tmp_path / "out", append=True, schema=schema, max_rejects=1)
+    assert (result.read, result.rejected) == (2, 1)
+
+
+def write_images(folder: Path, names: list[str]) -> str:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number * 20 % 256, len(name), 0)).save(path)
+    return str(folder)
+
+
+def test_new_images_of_a_growing_folder_are_appended(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "photos"
+    write_images(folder, ["cat/1.png", "cat/2.png", "dog/1.png"])
+    recordmill.build(folder, out, splits="train=0.5,test=0.5")
+    write_images(folder, ["cat/3.png", "dog/2.png", "dog/3.png"])
+    result = recordmill.build(folder, out, append=True)
+    assert (result.read, sum(result.records.values())) == (3, 6)
+    write_images(folder, ["ant/1.png"])
+    with pytest.raises(UsageError, match="the class 'ant'"):
+        recordmill.build(folder, out, append=True)
+    result = recordmill.build(folder, out, append=True, new_classes=True)
+    assert result.schema["label"].classes == ("cat", "dog", "ant")
+    assert sum(result.records.values()) == 7
+    assert recordmill.build(folder, out, append=True).unchanged
+    assert recordmill.verify(out) == []
+
+
+@pytest.mark.parametrize("missing", ["reject", "ignore"])
+def test_labels_file_of_all_images_is_no_reject_for_the_known_ones(
+    missing: str, tmp_path: Path
+) -> None:
+    out, folder, labels = tmp_path / "out", tmp_path / "photos", tmp_path / "labels.csv"
+    names = [f"{number}.png" for number in range(6)]
+    write_images(folder, names[:4])
+    labels.write_text("image,y\n" + "".join(f"{n},{i % 2}\n" for i, n in enumerate(names[:4])))
+    options: dict[str, Any] = {"kind": "images", "labels": labels, "missing": missing}
+    recordmill.build(folder, out, append=True, **options)
+    write_images(folder, names[4:])
+    labels.write_text("image,y\n" + "".join(f"{n},{i % 2}\n" for i, n in enumerate(names)))
+    result = recordmill.build(folder, out, append=True, **options)
+    assert (result.read, result.rejected, result.records) == (2, 0, {"train": 6})
+    assert (
+        sorted(int(record["y"]) for record in recordmill.open(out).select(["y"]))
+        == [0] * 3 + [1] * 3
+    )
+
+
+def test_documents_are_appended(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "reviews"
+    for name in ("pos/1.txt", "neg/1.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    recordmill.build(folder, out, kind="text")
+    (folder / "pos/2.txt").write_text("good")
+    result = recordmill.build(folder, out, append=True)
+    assert (result.read, result.records) == (1, {"train": 3})
+
+
+def test_lines_stay_lines_if_there_are_many_files(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "lines"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text("a\nb\n")
+        (folder / "README.md").write_text(f"no data {number}")
+        result = recordmill.build(folder, out, append=True, kind="text")
+    assert result.records == {"train": 12}
+    assert result.schema.names == ("text",)
+    # A new file that is not data is nothing to append.
+    (folder / "NOTES.md").write_text("no data")
+    assert recordmill.build(folder, out, append=True).unchanged
+
+
+def test_data_in_memory_is_appended_with_splits_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for number in range(12):
+        recordmill.build(
+            iter([{"id": number, "x": [1.0, 2.0]}]),
+            out,
+            append=True,
+            splits="train=0.5,test=0.5",
+        )
+    manifest = load_manifest(out)
+    assert len(manifest.parts) == 12
+    assert sum(manifest.records.values()) == 12
+    # The only record of each part does not always go to the same split.
+    assert set(manifest.records) == {"train", "test"}
+    assert recordmill.verify(out) == []
+
+
+PARSER = """
+def parse(path):
+    for line in open(path):
+        yield {"value": int(line), "square": int(line) ** 2}
+"""
+
+
+def test_parser_parses_the_new_files_only(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "own.py").write_text(PARSER)
+    parser = f"{tmp_path / 'own.py'}:parse"
+    (folder / "a.num").write_text("1\n2\n")
+    recordmill.build(folder, out, parser=parser)
+    (folder / "b.num").write_text("3\n")
+    with pytest.raises(UsageError, match="was built with parser"):
+        recordmill.build(folder, out, append=True)
+    result = recordmill.build(folder, out, append=True, parser=parser)
+    assert (result.read, result.records) == (1, {"train": 3})
+    assert recordmill.build(folder, out, append=True, parser=parser).unchanged
+    assert not list(out.glob("_run-*"))
+
+
+def test_small_splits_get_their_share_of_stratified_appends(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options: dict[str, Any] = {
+        "splits": "train=0.8,test=0.2",
+        "stratify": "y",
+        "label": "y",
+        "append": True,
+    }
+    for number in range(10):
+        rows = [{"y": name, "n": number} for name in ("a", "b")]
+        recordmill.build(write_jsonl(tmp_path / f"{number}.jsonl", rows), out, **options)
+    counts = {
+        split: Counter(recordmill.open(out, split=split).to_table()["y"].to_pylist())
+        for split in ("train", "test")
+    }
+    assert counts == {"train": {0: 8, 1: 8}, "test": {0: 2, 1: 2}}
+
+
+def test_groups_of_stratified_splits_can_not_be_appended(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rows = [{"y": f"c{i % 2}", "user": i} for i in range(40)]
+    recordmill.build(
+        write_jsonl(tmp_path / "a.jsonl", rows),
+        out,
+        splits="train=0.5,test=0.5",
+        stratify="y",
+        split_by="user",
+    )
+    with pytest.raises(UsageError, match=r"stratify.*split_by.*build all inputs"):
+        recordmill.build(write_jsonl(tmp_path / "b.jsonl", rows), out, append=True)
+
+
+def test_groups_stay_in_one_split_over_appends(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name in "abc":
+        rows = [{"user": i, "day": name} for i in range(50)]
+        recordmill.build(
+            write_jsonl(tmp_path / f"{name}.jsonl", rows),
+            out,
+            append=True,
+            splits="train=0.5,test=0.5",
+            split_by="user",
+        )
+    users = [
+        set(recordmill.open(out, split=split).to_table()["user"].to_pylist())
+        for split in ("train", "test")
+    ]
+    assert not users[0] & users[1]
+    assert len(users[0] | users[1]) == 50
+
+
+def test_split_column_divides_appended_records(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name in "ab":
+        rows = [{"x": i, "set": ("train", "test")[i % 2]} for i in range(6)]
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        result = recordmill.build(path, out, append=True, split_column="set")
+    assert result.records == {"train": 6, "test": 6}
+    assert result.schema.names == ("x",)
+
+
+def test_transform_of_the_data_set_is_applied_and_not_fitted_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_transform")
+    out, transform = tmp_path / "out", tmp_path / "transform.yaml"
+    transform.write_text("x: zscore\n")
+    first = write_jsonl(tmp_path / "a.jsonl", [{"x": float(i)} for i in range(11)])
+    second = write_jsonl(tmp_path / "b.jsonl", [{"x": 5.0}, {"x": 1000.0}])
+    built = recordmill.build(first, out, transform=transform, shuffle=False)
+    result = recordmill.build(second, out, append=True, transform=transform)
+    values = recordmill.open(out).to_table()["x"].to_pylist()
+    assert values[11] == pytest.approx(0.0)
+    assert values[12] == pytest.approx(995 / np.std(range(11)), rel=1e-5)
+    assert result.manifest.transform == built.manifest.transform
+    assert [path.name for path in out.glob("data-*/transform")] == ["transform"]
+    assert recordmill.verify(out) == []
+    transform.write_text("x: log1p\n")
+    with pytest.raises(UsageError, match="another transform"):
+        recordmill.build(second, out, append=True, transform=transform)
+    assert list_generations(out) == [1, 2]
+
+
+def test_halves_of_a_real_table_become_one_data_set(tmp_path: Path, shared_data: Path) -> None:
+    path = shared_data / "csv" / "fivethirtyeight" / "bechdel" / "movies.csv"
+    header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    half = len(lines) // 2
+    for name, part in (("a", lines[:half]), ("b", lines[half:])):
+        (tmp_path / f"{name}.csv").write_text("".join([header, *part]), encoding="utf-8")
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"kind": "csv", "key": "imdb", "splits": "train=0.7,test=0.3"}
+    everything = recordmill.build(str(tmp_path / "*.csv"), tmp_path / "all", **options)
+    # Half of the rows may look narrower than all of them.
+    dtypes = {feature.name: feature.dtype for feature in everything.schema}
+    for name in "ab":
+        half_csv = str(tmp_path / f"{name}.csv")
+        result = recordmill.build(half_csv, out, append=True, widen=True, dtypes=dtypes, **options)
+    assert result.records == everything.records
+    assert recordmill.verify(out) == []
+
+
+@pytest.mark.parametrize("folder", ["images/clothing-small", "text/movie_reviews"])
+def test_real_folder_is_appended_to_itself_only_once(
+    folder: str, tmp_path: Path, shared_data: Path
+) -> None:
+    built = recordmill.build(shared_data / folder, tmp_path / "out", max_rejects="100%")
+    assert sum(built.records.values()) > 10
+    result = recordmill.build(
+        shared_data / folder, tmp_path / "out", append=True, max_rejects="100%"
+    )
+    assert result.unchanged
