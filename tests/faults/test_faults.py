@@ -72,9 +72,14 @@ def test_stop_at_any_change_of_the_file_system_leaves_out_consistent(
 
 
 @pytest.mark.faults
-def test_concurrent_builds_of_one_data_set_leave_it_consistent(tmp_path: Path) -> None:
-    rounds = "200" if CASES is WHOLE else "3"
-    command = [sys.executable, str(HERE / "crowd.py"), str(tmp_path / "crowd"), rounds]
+@pytest.mark.parametrize(
+    ("crowd", "whole", "sample"), [("crowd.py", 200, 3), ("growing_crowd.py", 50, 3)]
+)
+def test_concurrent_builds_or_appends_leave_one_data_set_consistent(
+    tmp_path: Path, crowd: str, whole: int, sample: int
+) -> None:
+    rounds = str(whole if CASES is WHOLE else sample)
+    command = [sys.executable, str(HERE / crowd), str(tmp_path / "crowd"), rounds]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     *problems, _ = map(json.loads, done.stdout.splitlines())

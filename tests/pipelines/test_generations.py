@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.files import files_in, flip, tree
-from kit.parts import append
 from kit.runs import run_command
 from kit.store_server import Store
+from kit.transformed_set import DECLARED, SPLITS, write_csv
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -34,15 +34,16 @@ def _make_parts(out: Path, **options: Any) -> Path:
     """Makes a data set of three parts with 600 records."""
     options = {**_KEYED, **options}
     recordmill.build(_rows(0, 300), out, **options)
-    append(out, _rows(300, 400), **options)
-    append(out, _rows(400, 600), **options)
+    recordmill.build(_rows(300, 400), out, append=True)
+    recordmill.build(_rows(400, 600), out, append=True)
     return out
 
 
 def _shards(out: Path | str) -> dict[str, bytes]:
-    """The shards and indexes of a data set with one part."""
+    """The shards, indexes and statistics of a data set with one part."""
     (part,) = load_manifest(out).parts
-    names = ("inputs.jsonl", "statistics.pb", "sketch.arrow")
+    # Times of inputs differ. Without a shuffle, the keys in a sketch are those of each append.
+    names = ("inputs.jsonl", "sketch.arrow")
     return {name: data for name, data in files_in(out, part.folder).items() if name not in names}
 
 
@@ -86,7 +87,7 @@ def test_state_of_another_generation_is_refused_and_continues_on_its_own(tmp_pat
     begun = [next(batches)["id"].tolist() for _ in range(3)]
     state = json.loads(json.dumps(batches.state()))
     assert state["generation"] == 1
-    append(out, _rows(300, 400), **_KEYED)
+    recordmill.build(_rows(300, 400), out, append=True)
     with pytest.raises(UsageError, match=r"generation 1 of .*generation=1\)"):
         recordmill.open(out, split="train").batches(32, seed=5, epochs=1, state=state)
     old = recordmill.open(out, split="train", generation=1)
@@ -105,7 +106,7 @@ def test_state_of_a_mixture_names_the_generation_of_each_data_set(tmp_path: Path
     next(batches)
     state = batches.state()
     assert state["generation"] == [3, 1]
-    append(out, _rows(600, 700), **_KEYED)
+    recordmill.build(_rows(600, 700), out, append=True)
     newer = [(recordmill.open(out, split="train"), 0.5), pair[1]]
     with pytest.raises(UsageError, match=r"generation 3 of .*, and this is generation 4"):
         recordmill.mixture(newer).batches(4, seed=1, state=state)
@@ -246,7 +247,7 @@ def test_compacted_files_without_a_key_have_the_bytes_of_one_build(
         (folders[2] / name).write_text(text)
     options = {"shuffle": shuffle, "max_rejects": 9, "name": "same", "num_shards": 3}
     recordmill.build(folders[0], tmp_path / "out", **options)
-    append(tmp_path / "out", folders[1], **options)
+    recordmill.build(folders[1], tmp_path / "out", append=True, max_rejects=9)
     recordmill.build(folders[2], tmp_path / "whole", **options)
     recordmill.compact(tmp_path / "out", keep_generations=1)
     assert _shards(tmp_path / "out") == _shards(tmp_path / "whole")
@@ -285,18 +286,35 @@ def test_equal_keys_keep_the_order_of_the_parts(tmp_path: Path) -> None:
         return {"id": list(range(begin, end)), "group": [row % 3 for row in range(begin, end)]}
 
     recordmill.build(rows(0, 500), out, **options)
-    append(out, rows(500, 800), **options)
-    append(out, rows(800, 900), **options)
+    recordmill.build(rows(500, 800), out, append=True)
+    recordmill.build(rows(800, 900), out, append=True)
     recordmill.compact(out, num_shards=7)
     ids = recordmill.open(out).to_numpy()
     for group in range(3):
         assert np.all(np.diff(ids["id"][ids["group"] == group]) > 0)
 
 
+def test_compacted_data_set_keeps_its_transform(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_transform", reason="the data set has a transform")
+    for number in range(2):
+        write_csv(tmp_path / f"{number}.csv", rows=200, seed=number)
+    out = tmp_path / "out"
+    recordmill.build(tmp_path / "0.csv", out, transform=DECLARED, splits=SPLITS, label="label")
+    recordmill.build(tmp_path / "1.csv", out, append=True)
+    before = load_manifest(out)
+    assert len(before.parts) == 2
+    recordmill.compact(out, keep_generations=1)
+    after = load_manifest(out)
+    assert after.transform == before.transform
+    assert (out / after.parts[0].folder / "transform" / "transform_fn").is_dir()
+    assert recordmill.verify(out) == []
+    assert sum(after.records.values()) == 400
+
+
 def test_parts_can_be_appended_to_a_compacted_data_set(tmp_path: Path) -> None:
     out = _make_parts(tmp_path / "out")
     recordmill.compact(out)
-    append(out, _rows(600, 700), **_KEYED)
+    recordmill.build(_rows(600, 700), out, append=True)
     recordmill.compact(out)
     recordmill.build(_rows(0, 700), tmp_path / "whole", **_KEYED)
     assert _shards(out) == _shards(tmp_path / "whole")

@@ -236,3 +236,24 @@ def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None
         code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
         assert (code, taken < SLACK * MEMORY) == (0, True), taken
         assert len(recordmill.open(tmp_path / "out")) == 2
+
+
+def test_compaction_keeps_to_its_memory(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    outs = {}
+    for name, rows in (("small", 10), ("large", 60_000)):
+        outs[name] = tmp_path / name
+        for part in range(3):
+            # The name of the file is that of the feature.
+            path = tmp_path / f"{name}-{part}" / "x.npy"
+            path.parent.mkdir()
+            np.save(path, random.random((rows, 512), np.float32))
+            recordmill.build(str(path), outs[name], append=part > 0)
+            path.unlink()
+    taken = peak_memory(
+        ["compact", outs["small"], "--threads", 2],
+        ["compact", outs["large"], "--threads", 2, "--memory", MEMORY],
+    )
+    assert taken.code == 0, taken.said
+    assert taken.bytes < MEMORY * SLACK
+    assert len(recordmill.open(outs["large"])) == 180_000
