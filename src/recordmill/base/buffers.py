@@ -125,7 +125,7 @@ def to_offsets(lengths: npt.ArrayLike) -> Int64s:
 
 
 def release_unused(*, heap: bool = False) -> None:
-    """Returns memory that no array uses to the system.
+    """Releases the memory that no array uses.
 
     It returns the free memory of Arrow's pool and of `allocate_reusable`. Call it at the end of a
     stage, because the next stage needs arrays of other sizes.
