@@ -135,8 +135,9 @@ def conform_chunk(
     """
     flat = flatten(batch)
     faults = _find_unread_media(flat, media_remedies or {})
-    rows = np.setdiff1d(np.arange(flat.num_rows), list(faults))
+    rows = np.arange(flat.num_rows)
     if faults:
+        rows = np.delete(rows, list(faults))
         flat = flat.take(pa.array(rows))
     fitted = conform(nest_tensors(flat, schema), schema, text_label)
     faults.update((int(rows[row]), fault) for row, fault in fitted.faults.items())
@@ -259,38 +260,36 @@ def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> st
 def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
     """Casts the innermost values of lists, and rebuilds the lists."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
-    parents: list[Int64s] = []  # per level, the index one level up of each value
+    ends: list[Int64s] = []  # per level, the index of the value after each list
     inner = column
     for level in range(feature.ragged_rank):
         # a null list is a missing feature at the outermost level, but can't be stored inside a list
         if level and inner.null_count:
             return _FittedColumn(
-                None, _mark_rows(_null_mask(inner), parents, len(column)), "null-inside"
+                None, _mark_rows(_null_mask(inner), ends, len(column)), "null-inside"
             )
         inner = _as_lists(inner)
         lengths = _list_lengths(inner, feature)
         wraps.append(_ragged_wrapper(lengths, inner))
-        parents.append(np.repeat(np.arange(len(inner)), lengths))
+        ends.append(np.cumsum(lengths))
         inner = to_plain_array(inner.flatten())
     if feature.inner_shape:
         tensors = _as_lists(inner)
         inner, bad, reason = _unwrap_fixed(tensors, feature, is_outermost=not feature.ragged_rank)
         if bad is not None:
-            return _FittedColumn(None, _mark_rows(bad, parents, len(column)), reason)
+            return _FittedColumn(None, _mark_rows(bad, ends, len(column)), reason)
         wraps.append(lambda values: _wrap_fixed(values, feature, tensors))
-        parents.append(np.repeat(np.flatnonzero(~_null_mask(tensors)), feature.inner_size))
+        ends.append(np.cumsum(~_null_mask(tensors) * feature.inner_size))
     if pa.types.is_nested(inner.type):
         raise DataError(
             f"column {feature.name!r} is a {column.type}, but the schema has {feature.describe()}"
         )
     if inner.null_count:
-        return _FittedColumn(
-            None, _mark_rows(_null_mask(inner), parents, len(column)), "null-inside"
-        )
+        return _FittedColumn(None, _mark_rows(_null_mask(inner), ends, len(column)), "null-inside")
     values, bad, rounded_count = fitter.fit(inner, feature)
     if bad is not None:
         return _FittedColumn(
-            None, _mark_rows(bad, parents, len(column)), _reject_reason(inner.type, feature, bad)
+            None, _mark_rows(bad, ends, len(column)), _reject_reason(inner.type, feature, bad)
         )
     # The innermost lists are rebuilt first.
     for wrap in reversed(wraps):
@@ -319,19 +318,19 @@ def _list_lengths(lists: pa.Array, feature: Feature) -> Int64s:
     return pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
 
 
-def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
+def _mark_rows(bad: Bools, ends: list[Int64s], num_rows: int) -> Bools:
     """Returns a mask of the rows that contain a bad inner value.
 
     Args:
         bad: Mask of the values at the innermost level of the lists.
-        parents: Index of the list that contains each value. One array for each level of the lists,
-            the outermost level first.
+        ends: Index of the value after each list. One array for each level of the lists, the
+            outermost level first.
         num_rows: Number of rows.
     """
     indices = np.flatnonzero(bad)
     # walk from the values up to the rows
-    for level in reversed(parents):
-        indices = level[indices]
+    for level_ends in reversed(ends):
+        indices = np.searchsorted(level_ends, indices, "right")
     mask = np.zeros(num_rows, np.bool_)
     mask[indices] = True
     return mask
@@ -363,7 +362,7 @@ def _unwrap_fixed(
     """
     if not is_outermost and tensors.null_count:
         return tensors, _null_mask(tensors), "null-inside"
-    inner, parents = tensors, [np.arange(len(tensors))]
+    inner, ends = tensors, list[Int64s]()
     for depth, size in enumerate(feature.inner_shape):
         flat_size = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
         if not _is_list(inner.type) and depth:
@@ -383,8 +382,8 @@ def _unwrap_fixed(
             else (lengths != expected_length) | _null_mask(inner)
         )
         if bad.any():
-            return tensors, _mark_rows(bad, parents, len(tensors)), "shape"
-        parents.append(np.repeat(np.arange(len(inner)), lengths))
+            return tensors, _mark_rows(bad, ends, len(tensors)), "shape"
+        ends.append(np.cumsum(lengths))
         inner = to_plain_array(inner.flatten())
         if expected_length == flat_size and not _is_list(inner.type):
             break
