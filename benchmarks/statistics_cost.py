@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
-    sources = {
+    sources: dict[str, tuple[str, Callable[[str, int], object], int]] = {
         "csv": (f"{args.rows}.csv", write_csv, args.rows),
         "images": (f"images-{args.images}", make_images, args.images),
         "vectors": (f"vectors-{args.rows}.parquet", write_vectors, args.rows),

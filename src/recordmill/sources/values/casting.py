@@ -158,9 +158,11 @@ def _to_float(values: pa.Array, dtype: str) -> CastResult:
         values, bad = cast.values, cast.bad_mask
     numbers = _to_numpy(values)
     narrow, rounded_count = text_columns.narrow_floats(numbers, dtype)
+    if narrow is numbers:
+        return CastResult(values, bad, rounded_count)
     is_overflow = np.isinf(narrow) & ~np.isinf(numbers)
     return CastResult(
-        values if narrow is numbers else _to_arrow(narrow, values),
+        _to_arrow(narrow, values),
         merge_masks(bad, is_overflow if is_overflow.any() else None),
         rounded_count,
     )
