@@ -389,9 +389,15 @@ def test_json_document_is_refused_with_the_record_path_of_its_array(
         (
             {"a": [1, 2]},
             "its member 'a' is an array of values, not of objects: `recordmill build jsonl` reads it "
-            "as one record, if it is on one line, and in Python recordmill.build(document, OUT) reads a column",
+            "as one record, and recordmill.build(document, OUT) in Python reads the arrays as columns",
             [{"a": 1}, {"a": 2}],
         ),
+        (
+            {"columns": ["a", "b"], "data": [[1, "x"], [2, "y"]]},
+            "if pandas has written it: in Python, recordmill.build(pandas.DataFrame(",
+            [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}],
+        ),
+        ({"a": [1, 2], "b": ["x"]}, "`recordmill build jsonl` reads it as one record", None),
         (
             {"a": [1, 2], "b": ["x", "y"]},
             "its members 'a', 'b' are arrays of values, not of objects",
@@ -417,9 +423,18 @@ def test_json_document_without_objects_is_refused_with_a_way_to_build_it(
     if "build jsonl" in str(found.value):
         assert recordmill.build(path, tmp_path / "one", kind="jsonl").records == {"train": 1}
     if way := re.search(r"recordmill\.build\((.*), OUT\)", str(found.value)):
-        data = eval(way[1], {"document": document})
+        pandas = pytest.importorskip("pandas") if "pandas" in way[1] else None
+        data = eval(way[1], {"document": document, "pandas": pandas})
         recordmill.build(data, tmp_path / "out", shuffle=False)
         assert recordmill.open(tmp_path / "out").to_table().to_pylist() == rows
+
+
+def test_json_document_on_several_lines_is_refused_with_a_way_to_build_it(tmp_path: Path) -> None:
+    document = {"a": 1, "b": {"c": 2}}
+    path = write_file(tmp_path / "in.json", json.dumps(document, indent=1))
+    with pytest.raises(UsageError, match=r"recordmill\.build\(\[document\], OUT\) reads it as one"):
+        recordmill.build(path, tmp_path / "out")
+    assert recordmill.build([document], tmp_path / "out").records == {"train": 1}
 
 
 def test_table_that_begins_like_json_is_refused_with_the_kind_that_reads_it(tmp_path: Path) -> None:

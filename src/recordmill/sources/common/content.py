@@ -428,24 +428,35 @@ def _find_document_remedy(text: str) -> str:
         )
     if isinstance(document, list):
         return _ARRAY_REMEDY if document else "the array is empty"
-    one_record = "`recordmill build jsonl` reads it as one record, if it is on one line"
-    values = document.values()
-    if document and all(isinstance(value, list) for value in values):
-        names = ", ".join(map(repr, list(document)[:_MAX_NAMED_MEMBERS]))
-        more = ", ..." if len(document) > _MAX_NAMED_MEMBERS else ""
-        members = f"members {names}{more} are" if len(document) > 1 else f"member {names} is"
-        arrays = "arrays" if len(document) > 1 else "an array"
-        columns = "columns" if len(document) > 1 else "a column"
+    if document.keys() >= {"columns", "data"}:
         return (
-            f"its {members} {arrays} of values, not of objects: {one_record}, and in Python "
-            f"recordmill.build(document, OUT) reads {columns}"
+            "if pandas has written it: in Python, recordmill.build(pandas.DataFrame(document['data'], "
+            "columns=document['columns']), OUT) reads it"
         )
+    one_record = (
+        "in Python, recordmill.build([document], OUT) reads it as one record"
+        if "\n" in text.rstrip()
+        else "`recordmill build jsonl` reads it as one record"
+    )
+    values = document.values()
     if document and all(isinstance(value, dict) for value in values):
         return (
-            f"each of its members is an object: {one_record}, and in Python "
-            "recordmill.build(list(document.values()), OUT) reads a record for each member"
+            f"each of its members is an object: {one_record}, and recordmill.build("
+            "list(document.values()), OUT) in Python a record for each member"
         )
-    return one_record
+    if not document or not all(isinstance(value, list) for value in values):
+        return one_record
+    names = ", ".join(map(repr, list(document)[:_MAX_NAMED_MEMBERS]))
+    more = ", ..." if len(document) > _MAX_NAMED_MEMBERS else ""
+    subject = (
+        f"members {names}{more} are arrays" if len(document) > 1 else f"member {names} is an array"
+    )
+    columns = (
+        ", and recordmill.build(document, OUT) in Python reads the arrays as columns"
+        if len(set(map(len, values))) == 1
+        else ""
+    )
+    return f"its {subject} of values, not of objects: {one_record}{columns}"
 
 
 def _find_record_path(text: str) -> str | None:
