@@ -21,7 +21,7 @@ from recordmill.options.parsers import parse_character, parse_names
 from recordmill.sources.common.options import EncodingOptions, LineOptions, TableOptions, as_tuple
 
 # Value of the option `quote` that detects the quote from the content.
-AUTO_QUOTE = "told"
+AUTO_QUOTE = "auto"
 _CSV_HEADING = "CSV, and tables of labels and boxes of images"
 
 
