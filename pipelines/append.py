@@ -102,7 +102,9 @@ def inherit_options(out: str, settings: BuildOptions, *, reads_files: bool) -> B
     number, manifest = load_newest_manifest(out)
     _check_same_options(out, settings, manifest)
     saved = _saved_keywords(settings, manifest, reads_files)
-    user_options = {**saved, **settings.values.given}
+    # None means that the user has not set the option.
+    given = {name: value for name, value in settings.values.given.items() if value is not None}
+    user_options = {**saved, **given}
     dtypes = {**manifest.options.get("dtypes", {}), **(settings.records.dtypes or {})}
     if dtypes:
         user_options["dtypes"] = dtypes

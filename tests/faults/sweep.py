@@ -29,10 +29,11 @@ def make_job(
 ) -> tuple[Callable[[Path], object], Callable[[Path], object] | None]:
     """(what is stopped, what made the OUT that it replaces, or None)."""
     overwrite = job.startswith("re") and job != "read" and not job.startswith("read-")
+    is_append = job == "append"
     rows, others = root / "rows.csv", root / "others.csv"
     rows.write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(40)))
     others.write_text("a,b\n" + "".join(f"{i},y{i}\n" for i in range(30)))
-    if job.endswith("build"):
+    if job.endswith("build") or is_append:
         options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "threads": 1, "name": "x"}
         if job == "files-build":
             rows = root / "documents"
@@ -40,7 +41,8 @@ def make_job(
             for number in range(40):
                 (rows / f"{number}.txt").write_text(f"document {number} " * 200)
             options |= {"mode": "documents", "num_shards": 2}
-        new = lambda out: recordmill.build(str(rows), str(out), overwrite=overwrite, **options)  # noqa: E731
+        how = {"append": True} if is_append else {"overwrite": overwrite}
+        new = lambda out: recordmill.build(str(rows), str(out), **how, **options)  # noqa: E731
         old = lambda out: recordmill.build(str(others), str(out), **options)  # noqa: E731
     else:
         to = job.split("-")[1]
@@ -48,7 +50,7 @@ def make_job(
             recordmill.build(str(path), str(root / name), splits="train=0.5,test=0.5", threads=1)
         new = lambda out: _read_all(root / "new", out, to, overwrite)  # noqa: E731
         old = lambda out: _read_all(root / "old", out, to)  # noqa: E731
-    return new, old if overwrite else None
+    return new, old if overwrite or is_append else None
 
 
 def _read_all(data_set: Path, out: Path, to: str, overwrite: bool = False) -> object:
@@ -63,8 +65,11 @@ def content(out: Path) -> Tree | None:
         return None
     if (out / "_manifests").is_dir() and list((out / "_manifests").glob("[0-9]*.json")):
         files = recordmill.open(out).records.catalog.files
+        # Shards of several parts may have the same name.
         return {
-            file.info.name: Path(file.path).read_bytes() for file in files if file.info is not None
+            f"{number} {file.info.name}": Path(file.path).read_bytes()
+            for number, file in enumerate(files)
+            if file.info is not None
         }
     if not (out / "_read.json").exists():
         return None

@@ -27,8 +27,10 @@ from recordmill.building.workers.shards import (
 )
 from recordmill.building.workers.shared_files import JobFolder, SharedPlanHandle, begin_build
 from recordmill.building.workers.sorted_runs import SharedIngestResult, ingest_unit_group
+from recordmill.pipelines.append import inherit_options
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.transform import add_transform
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Unit
@@ -48,8 +50,10 @@ class Steps:
         large.
         """
         settings = make_options(out, runner="PortableRunner", **options)
+        settings = inherit_options(out, settings, reads_files=True)
         folder = RunFolder.create(private if is_remote(out) else out)
-        plan = make_plan(inputs, folder, out, 0, settings, Progress())
+        base = 0 if settings.base is None else settings.base.number
+        plan = make_plan(inputs, folder, out, base, settings, Progress())
         source: Any = plan.source
         each = [
             Unit(at, at + 1, size_bytes=file.stat.size_bytes)
@@ -57,8 +61,10 @@ class Steps:
         ]
         plan = replace(plan, source=replace(source, units=tuple(each)))
         plan = replace(plan, unit_groups=tuple(range(at, at + 1) for at in range(len(each))))
-        plan = count_classes(plan, Progress())
-        return cls(begin_build(plan, JobFolder(out, folder.id)), Progress())
+        plan, job_folder = count_classes(plan, Progress()), JobFolder(out, folder.id)
+        if settings.base is not None:
+            plan = add_transform(plan, settings, Progress(), job_folder)
+        return cls(begin_build(plan, job_folder), Progress())
 
     @property
     def job_folder(self) -> JobFolder:

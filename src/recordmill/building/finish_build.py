@@ -118,7 +118,7 @@ def commit_local_build(
     shards_by_split = renumber_shards(plan, shards, folder.data)
     input_list = write_input_list(plan, folder.data)
     note_counts = sum((Counter(result.note_counts) for result in ingest_results), Counter[str]())
-    statistics = write_statistics(plan, sketch, str(folder.data))
+    statistics = write_statistics(plan, sketch, str(folder.data), plan.out)
     outcome = BuildOutcome(
         out=plan.out,
         shards_by_split=shards_by_split,
@@ -370,7 +370,7 @@ class WrittenStatistics:
 
 
 def write_statistics(
-    plan: BuildPlan, sketch: DatasetSketch | None, folder: str
+    plan: BuildPlan, sketch: DatasetSketch | None, folder: str, out: str
 ) -> WrittenStatistics | None:
     """Checks the statistics against the user's rules and writes them to the data folder.
 
@@ -381,6 +381,7 @@ def write_statistics(
         plan: The plan of the build.
         sketch: The statistics of the new records. None does nothing.
         folder: The data folder or its URL.
+        out: The output folder or store URL.
 
     Returns:
         The statistics, or None if `sketch` is None.
@@ -394,7 +395,7 @@ def write_statistics(
     if plan.rules is not None:
         check_expectations(statistics, plan.schema, plan.rules)
     if plan.base_manifest is not None:
-        sketch = _merge_with_base(plan, plan.base_manifest, sketch)
+        sketch = _merge_with_base(plan, plan.base_manifest, sketch, out)
         statistics = DatasetStatistics.from_sketch(sketch)
     entry: dict[str, Any] = {}
     for key, name, data in (
@@ -408,15 +409,17 @@ def write_statistics(
     return WrittenStatistics(statistics, entry)
 
 
-def _merge_with_base(plan: BuildPlan, base: Manifest, sketch: DatasetSketch) -> DatasetSketch:
+def _merge_with_base(
+    plan: BuildPlan, base: Manifest, sketch: DatasetSketch, out: str
+) -> DatasetSketch:
     """Returns the sketch of the records of a data set and of new ones.
 
     Raises:
         DataError: The sketch file of the data set is missing or damaged.
     """
-    data = read_sketch(base, plan.out)
+    data = read_sketch(base, out)
     assert data is not None, "the plan has no statistics then"
-    saved = DatasetSketch.from_bytes(data, join(plan.out, base.statistics_folder, SKETCH_NAME))
+    saved = DatasetSketch.from_bytes(data, join(out, base.statistics_folder, SKETCH_NAME))
     splits = dict.fromkeys((*saved.splits, *sketch.splits))
     total = DatasetSketch(plan.schema, tuple(splits))
     total.merge(saved)

@@ -241,7 +241,7 @@ def commit_shared_build(
         by_split = itertools.groupby(shards, lambda shard: local_plan.split_names[shard.split_id])
         shards_by_split = {name: tuple(shard.info for shard in group) for name, group in by_split}
         sketch = None if shard_plan.sketch is None else shard_plan.sketch.load_copy()
-        statistics = write_statistics(local_plan, sketch, job_folder.data_path())
+        statistics = write_statistics(local_plan, sketch, job_folder.data_path(), job_folder.out)
         rejects = publish_files(build_run, shard_plan.rejected.files)
         outcome = BuildOutcome(
             out=job_folder.out,

@@ -150,7 +150,7 @@ def _add_classes(feature: Feature, inferred: Feature, rules: AppendRules) -> Fea
     if added and not rules.new_classes:
         raise UsageError(
             "{feature} has {classes} in the new inputs, which {out} does not have; {new_classes} "
-            "adds them after the others",
+            "adds new classes after the others",
             feature=repr(feature.name),
             classes=_describe_classes(added),
             out=rules.out,
