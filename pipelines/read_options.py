@@ -107,6 +107,11 @@ def parse_images(
         )
     if features is True:
         return (UnresolvedImages(None, size, channels, ragged),)
+    if not isinstance(features, str | Sequence):
+        raise UsageError(
+            "{decode_images}: give True, or the names of features",
+            decode_images=option("decode_images", features),
+        )
     names = features.split(",") if isinstance(features, str) else features
     return tuple(
         UnresolvedImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names)

@@ -232,6 +232,7 @@ def test_listed_inputs_leave_out_shards_of_earlier_generations(tmp_path: Path) -
         ({"threads": 1.5}, "threads is a whole number, not 1.5"),
         ({"sample": 0.5, "seed": "a"}, "seed is a whole number, not 'a'"),
         ({"sample": "x"}, 'sample="x": must be a share of the records, from 0 to 1'),
+        ({"decode_images": 1}, "decode_images=1: give True, or the names of features"),
         *(
             ({"decode_images": True, "resize": size}, "resize=.*: write HEIGHTxWIDTH in pixels")
             for size in ((2,), (2, 3, 4), (1.5, 2), ("2", "3"), 5, "2", "9" * 5000 + "x1")
