@@ -65,7 +65,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
-            and node.func.id in ("Output", "declare", "again")
+            and node.func.id in ("Output", "declare", "redeclare")
         ):
             given = (*node.args, *(keyword.value for keyword in node.keywords))
             docs |= {id(each) for each in given}

@@ -17,7 +17,7 @@ from recordmill.base.sizes import (
     parse_size,
     size_in_bytes,
 )
-from recordmill.options.declare import RUN_HEADING, Options, again, declare
+from recordmill.options.declare import RUN_HEADING, Options, declare, redeclare
 from recordmill.options.order import BuildOrder
 from recordmill.options.parsers import parse_dtypes, parse_positive, parse_text, parse_whole
 from recordmill.options.shared import Shared
@@ -69,7 +69,7 @@ class BuildInputs(Options, heading="records"):
 class BuildRecords(Options, heading="records"):
     """Options for the contents of records, and for replacing a data set."""
 
-    overwrite: bool = again(
+    overwrite: bool = redeclare(
         Shared,
         heading="records",
         help="replace the data set in OUT; programs that read the old one can finish",
@@ -96,8 +96,8 @@ class BuildRecords(Options, heading="records"):
         files_only=True,
         excludes=tuple((name, None) for name in _FILE_OPTIONS),
     )
-    keep_generations: int | None = again(Shared, heading="records")
-    schema: Schema | str | os.PathLike[str] | None = again(
+    keep_generations: int | None = redeclare(Shared, heading="records")
+    schema: Schema | str | os.PathLike[str] | None = redeclare(
         Shared,
         heading="records",
         help="schema.pbtxt (TensorFlow Metadata) with the types; without it, types are inferred from all data",
@@ -120,7 +120,7 @@ class BuildRecords(Options, heading="records"):
         metavar="COLUMN",
         common=True,
     )
-    max_rejects: str | int = again(Shared, heading="records")
+    max_rejects: str | int = redeclare(Shared, heading="records")
     follow_links: bool = declare(
         "follow symbolic links that lead out of an INPUT folder", default=False, files_only=True
     )
@@ -226,12 +226,12 @@ class BuildRunOptions(Options, heading=RUN_HEADING):
         metavar="FILE",
         excludes=(("stats", False),),
     )
-    memory: int = again(Shared, parse=parse_build_memory)
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    runner: str | None = again(Shared, default_text="FnApiRunner, in this process")
-    beam_args: tuple[str, ...] = again(Shared)
-    preflight: bool = again(Shared)
+    memory: int = redeclare(Shared, parse=parse_build_memory)
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    runner: str | None = redeclare(Shared, default_text="FnApiRunner, in this process")
+    beam_args: tuple[str, ...] = redeclare(Shared)
+    preflight: bool = redeclare(Shared)
     dry_run: bool = declare(
         "show what would be built, with the first records, and write nothing",
         default=False,
@@ -244,8 +244,8 @@ class BuildRunOptions(Options, heading=RUN_HEADING):
         engine_only=True,
         shell_only=True,
     )
-    quiet: bool = again(Shared)
-    json: bool = again(Shared, heading=RUN_HEADING, help="print the result as JSON to stdout")
+    quiet: bool = redeclare(Shared)
+    json: bool = redeclare(Shared, heading=RUN_HEADING, help="print the result as JSON to stdout")
 
 
 class ApplyOptions(Options, heading="transform", decides=True):
@@ -263,27 +263,27 @@ class ApplyOptions(Options, heading="transform", decides=True):
 class WriteShardsOptions(Options):
     """Options of `WriteShards`, if they differ from the options of a build."""
 
-    splits: tuple[tuple[str, float], ...] | None = again(
+    splits: tuple[tuple[str, float], ...] | None = redeclare(
         BuildOrder, default_text="all records are train"
     )
-    seed: int = again(BuildOrder, help="seed of the order")
-    key: str | None = again(
+    seed: int = redeclare(BuildOrder, help="seed of the order")
+    key: str | None = redeclare(
         BuildOrder, help="order records by a hash of this column, instead of a hash of the record"
     )
-    shard_size: int | None = again(
+    shard_size: int | None = redeclare(
         BuildShards, default_text=format_size_option(DEFAULT_SHARD_BYTES)
     )
-    num_shards: int | None = again(BuildShards, help="exactly N shards per split")
+    num_shards: int | None = redeclare(BuildShards, help="exactly N shards per split")
 
-    label: str | None = again(
+    label: str | None = redeclare(
         BuildRecords,
         help="label of each record; if it is text without classes in the schema, it becomes class numbers, after a pass over the collection",
     )
-    max_rejects: str | int = again(
+    max_rejects: str | int = redeclare(
         Shared, help="number of rejects that are allowed, or a share such as 1%"
     )
-    overwrite: bool = again(Shared)
-    threads: int = again(
+    overwrite: bool = redeclare(Shared)
+    threads: int = redeclare(
         Shared,
         default=1,
         default_text="",
@@ -291,4 +291,4 @@ class WriteShardsOptions(Options):
         keyword_type="int",
         help="number of threads, if the pipeline runs in this process",
     )
-    memory: int = again(Shared, parse=size_in_bytes, help="memory of each worker")
+    memory: int = redeclare(Shared, parse=size_in_bytes, help="memory of each worker")

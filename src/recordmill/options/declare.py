@@ -237,8 +237,8 @@ def declare(help: str, *, default: Any, parse: Any = None, **attributes: Any) ->
     return _Declaration(None, {"help": help, "default": default, "parse": parse, **attributes})
 
 
-def again(group: type[Options], **changes: Any) -> Any:
-    """Declares an option in the same way as another class does.
+def redeclare(group: type[Options], **changes: Any) -> Any:
+    """Declares an option that another class declares, in the same way.
 
     The name of the field determines the option.
 

@@ -16,8 +16,8 @@ from recordmill.options.declare import (
     REPORT_HEADING,
     RUN_HEADING,
     Options,
-    again,
     declare,
+    redeclare,
 )
 from recordmill.options.parsers import parse_columns, parse_whole
 from recordmill.options.shared import Shared
@@ -50,7 +50,7 @@ class ReadOutput(Options, heading="the output", decides=True):
     to: Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"] = declare(
         "output format", default="parquet", common=True
     )
-    overwrite: bool = again(Shared, heading="the output", help="replace the result in OUT")
+    overwrite: bool = redeclare(Shared, heading="the output", help="replace the result in OUT")
     file_size: int = declare(
         "bytes of shards that become one Parquet or Arrow file",
         default="512MiB",
@@ -62,15 +62,17 @@ class ReadOutput(Options, heading="the output", decides=True):
 class ReadSelection(Options, heading="which records", decides=True):
     """Options that select records and features."""
 
-    columns: tuple[str, ...] | None = again(Shared, parse=parse_columns, heading="which records")
-    split: str | None = again(Shared, heading="which records")
+    columns: tuple[str, ...] | None = redeclare(
+        Shared, parse=parse_columns, heading="which records"
+    )
+    split: str | None = redeclare(Shared, heading="which records")
     limit: int | None = declare(
         "only the first N records of each split, after --where and --sample",
         default=None,
         parse=parse_whole,
         common=True,
     )
-    where: str | pc.Expression | None = again(Shared)
+    where: str | pc.Expression | None = redeclare(Shared)
     sample: float | None = declare(
         "random share of the records, from 0 to 1; the same --seed selects the same records",
         default=None,
@@ -113,41 +115,41 @@ class ReadConversions(
         metavar="FEATURE[=DTYPE[SHAPE]]",
         common=True,
     )
-    decode_raw: str | Sequence[str] | None = again(Shared)
-    reshape: str | Sequence[str] | None = again(Shared)
-    pad: str | Sequence[str] | None = again(Shared)
+    decode_raw: str | Sequence[str] | None = redeclare(Shared)
+    reshape: str | Sequence[str] | None = redeclare(Shared)
+    pad: str | Sequence[str] | None = redeclare(Shared)
     pad_or_cut: str | Sequence[str] | None = declare(
         "the same as --pad, but cut longer lists",
         default=None,
         repeated=True,
         metavar="FEATURE=LENGTH:VALUE",
     )
-    ragged: str | Sequence[str] | None = again(Shared)
-    class_names: bool = again(Shared)
+    ragged: str | Sequence[str] | None = redeclare(Shared)
+    class_names: bool = redeclare(Shared)
 
 
 class ReadSchemas(Options, heading="contents of the records"):
     """Options for the schema of the records, and for damaged records."""
 
-    schema: Schema | str | os.PathLike[str] | None = again(
+    schema: Schema | str | os.PathLike[str] | None = redeclare(
         Shared, heading="contents of the records"
     )
-    max_rejects: str | int = again(Shared, heading="contents of the records")
+    max_rejects: str | int = redeclare(Shared, heading="contents of the records")
 
 
 class ReadRunOptions(Options, heading=RUN_HEADING):
     """Options for the execution of a read, such as memory and threads."""
 
-    memory: int = again(Shared)
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    runner: str | None = again(
+    memory: int = redeclare(Shared)
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    runner: str | None = redeclare(
         Shared, default_text="threads of this process, without Beam", excludes=(("dry_run", None),)
     )
-    beam_args: tuple[str, ...] = again(Shared, needs=(("runner", None),))
-    preflight: bool = again(Shared)
-    quiet: bool = again(Shared)
-    json: bool = again(Shared, heading="the run", help="print the result as JSON to stdout")
+    beam_args: tuple[str, ...] = redeclare(Shared, needs=(("runner", None),))
+    preflight: bool = redeclare(Shared)
+    quiet: bool = redeclare(Shared)
+    json: bool = redeclare(Shared, heading="the run", help="print the result as JSON to stdout")
 
 
 class HeadOptions(Options, heading=LOOK_HEADING, common=True):
@@ -162,18 +164,18 @@ class HeadOptions(Options, heading=LOOK_HEADING, common=True):
         metavar="I",
         shell_only=True,
     )
-    split: str | None = again(Shared)
-    columns: str | Sequence[str] | None = again(Shared)
-    storage_requests: int | None = again(Shared)
+    split: str | None = redeclare(Shared)
+    columns: str | Sequence[str] | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
 
 
 class InspectOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill inspect`."""
 
-    split: str | None = again(Shared)
-    infer_from: str | int | None = again(Shared)
-    schema: Schema | str | os.PathLike[str] | None = again(Shared)
-    max_rejects: str | int = again(
+    split: str | None = redeclare(Shared)
+    infer_from: str | int | None = redeclare(Shared)
+    schema: Schema | str | os.PathLike[str] | None = redeclare(Shared)
+    max_rejects: str | int = redeclare(
         Shared,
         heading=LOOK_HEADING,
         help="largest number or share of damaged records; they are counted and left out",
@@ -183,20 +185,20 @@ class InspectOptions(Options, heading=REPORT_HEADING, common=True):
         default=None,
         shell_only=True,
     )
-    json: bool = again(Shared)
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    quiet: bool = again(Shared)
+    json: bool = redeclare(Shared)
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    quiet: bool = redeclare(Shared)
 
 
 class StatsOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill stats`."""
 
-    split: str | None = again(Shared)
-    columns: str | Sequence[str] | None = again(Shared)
-    schema: Schema | str | os.PathLike[str] | None = again(Shared)
-    recount: bool = again(Shared)
-    max_rejects: str | int = again(
+    split: str | None = redeclare(Shared)
+    columns: str | Sequence[str] | None = redeclare(Shared)
+    schema: Schema | str | os.PathLike[str] | None = redeclare(Shared)
+    recount: bool = redeclare(Shared)
+    max_rejects: str | int = redeclare(
         Shared, heading=LOOK_HEADING, help="largest number or share of unusable records of raw data"
     )
     out: str | os.PathLike[str] | None = declare(
@@ -205,11 +207,11 @@ class StatsOptions(Options, heading=REPORT_HEADING, common=True):
         metavar="FILE",
         short="-o",
     )
-    overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
-    json: bool = again(Shared, help="print the statistics as JSON")
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    quiet: bool = again(Shared)
+    overwrite: bool = redeclare(Shared, heading=REPORT_HEADING, help="replace FILE")
+    json: bool = redeclare(Shared, help="print the statistics as JSON")
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    quiet: bool = redeclare(Shared)
 
 
 class CheckOptions(Options, heading="the check", common=True):
@@ -222,44 +224,44 @@ class CheckOptions(Options, heading="the check", common=True):
         metavar="OTHER",
     )
     recount: bool = declare("read the records of data sets that have no statistics", default=False)
-    memory: int = again(
+    memory: int = redeclare(
         Shared,
         heading="the check",
         parse=size_in_bytes,
         help="memory for digests of records; the rest is in temporary files",
     )
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    quiet: bool = again(
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    quiet: bool = redeclare(
         Shared,
         heading=REPORT_HEADING,
         help="print only what is wrong, without progress and summary",
     )
-    json: bool = again(Shared, help="print what is wrong as JSON")
+    json: bool = redeclare(Shared, help="print what is wrong as JSON")
 
 
 class ReportOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill report`."""
 
-    split: str | None = again(Shared)
-    columns: str | Sequence[str] | None = again(Shared)
-    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    split: str | None = redeclare(Shared)
+    columns: str | Sequence[str] | None = redeclare(Shared)
+    schema: Schema | str | os.PathLike[str] | None = redeclare(Shared)
     out: str | os.PathLike[str] | None = declare(
         "HTML file to write", default=None, default_text="report.html", metavar="FILE", short="-o"
     )
-    overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    quiet: bool = again(Shared)
+    overwrite: bool = redeclare(Shared, heading=REPORT_HEADING, help="replace FILE")
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    quiet: bool = redeclare(Shared)
 
 
 class BenchOptions(Options, heading="the batches", common=True, shell_only=True):
     """The options of `recordmill bench`."""
 
-    split: str | None = again(Shared)
-    columns: str | Sequence[str] | None = again(Shared)
-    where: str | pc.Expression | None = again(Shared, heading=LOOK_HEADING)
-    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    split: str | None = redeclare(Shared)
+    columns: str | Sequence[str] | None = redeclare(Shared)
+    where: str | pc.Expression | None = redeclare(Shared, heading=LOOK_HEADING)
+    schema: Schema | str | os.PathLike[str] | None = redeclare(Shared)
     batch_size: int = declare("records per batch", default=256)
     shuffle: Literal["none", "window", "global"] = declare(
         "order of the records: that of the files (none), mixed within a window, or a random permutation (global)",
@@ -280,11 +282,11 @@ class BenchOptions(Options, heading="the batches", common=True, shell_only=True)
         heading=RUN_HEADING,
         metavar="S",
     )
-    cache: str | os.PathLike[str] | None = again(Shared)
-    cache_bytes: str | int = again(Shared)
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    json: bool = again(Shared, heading=RUN_HEADING)
+    cache: str | os.PathLike[str] | None = redeclare(Shared)
+    cache_bytes: str | int = redeclare(Shared)
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    json: bool = redeclare(Shared, heading=RUN_HEADING)
 
 
 class VerifyOptions(Options, heading="the check", common=True):
@@ -294,41 +296,41 @@ class VerifyOptions(Options, heading="the check", common=True):
         "write the files that are derived from the manifest again if they differ from it",
         default=False,
     )
-    threads: int | None = again(Shared)
-    storage_requests: int | None = again(Shared)
-    quiet: bool = again(
+    threads: int | None = redeclare(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    quiet: bool = redeclare(
         Shared,
         heading=REPORT_HEADING,
         help="print only what is wrong, without progress and summary",
     )
-    json: bool = again(Shared, help="print the findings as JSON")
+    json: bool = redeclare(Shared, help="print the findings as JSON")
 
 
 class DoctorOptions(Options, heading="what to check", common=True):
     """The options of `recordmill doctor`."""
 
-    runner: str | None = again(Shared, heading="what to check", common=True)
-    beam_args: tuple[str, ...] = again(Shared)
+    runner: str | None = redeclare(Shared, heading="what to check", common=True)
+    beam_args: tuple[str, ...] = redeclare(Shared)
     out: str | None = declare(
         "folder of the data set that will be built", default=None, metavar="OUT", short="-o"
     )
-    overwrite: bool = again(
+    overwrite: bool = redeclare(
         Shared, heading="what to check", help="OUT may already contain a data set"
     )
-    storage_requests: int | None = again(Shared)
-    json: bool = again(Shared)
+    storage_requests: int | None = redeclare(Shared)
+    json: bool = redeclare(Shared)
 
 
 class StatusOptions(Options):
     """The options of `recordmill status`."""
 
-    storage_requests: int | None = again(Shared, heading=REPORT_HEADING)
-    json: bool = again(Shared)
+    storage_requests: int | None = redeclare(Shared, heading=REPORT_HEADING)
+    json: bool = redeclare(Shared)
 
 
 class CleanOptions(Options, heading="the clean-up", common=True):
     """The options of `recordmill clean`."""
 
     remove: bool = declare("remove the listed files", default=False)
-    storage_requests: int | None = again(Shared, heading="the clean-up")
-    json: bool = again(Shared, heading="the clean-up")
+    storage_requests: int | None = redeclare(Shared, heading="the clean-up")
+    json: bool = redeclare(Shared, heading="the clean-up")

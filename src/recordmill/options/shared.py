@@ -1,6 +1,6 @@
 """Options that several calls have.
 
-The classes of a call declare them with `again`. They may change the help or the heading.
+The classes of a call declare them with `redeclare`. They may change the help or the heading.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recordmill.options.declare import again
+from recordmill.options.declare import redeclare
 from recordmill.sources.common.options import InputOptions, TableOptions
 
 
@@ -17,4 +17,4 @@ class NumpyOptions(InputOptions):
             split.
     """
 
-    columns: tuple[str, ...] | None = again(TableOptions)
+    columns: tuple[str, ...] | None = redeclare(TableOptions)

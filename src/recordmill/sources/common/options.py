@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import MAX_LINE_BYTES, format_size_option, parse_size
-from recordmill.options.declare import Options, again, declare
+from recordmill.options.declare import Options, declare, redeclare
 from recordmill.options.order import BuildOrder
 from recordmill.options.parsers import parse_names
 from recordmill.options.shared import Shared
@@ -27,7 +27,7 @@ _NON_FILE_CODECS = frozenset(
 class InputOptions(Options):
     """Options of every kind of input."""
 
-    split_from: Literal["auto", "folders", "names", "none"] = again(BuildOrder)
+    split_from: Literal["auto", "folders", "names", "none"] = redeclare(BuildOrder)
 
 
 class ClassOptions(InputOptions, heading="classes of images and text", decides=True):
@@ -105,7 +105,7 @@ class TableOptions(InputOptions, heading="CSV, JSONL, Parquet and Arrow", decide
             `sources.images.file_columns`.
     """
 
-    columns: tuple[str, ...] | None = again(
+    columns: tuple[str, ...] | None = redeclare(
         Shared,
         parse=parse_names,
         heading="CSV, JSONL, Parquet, Arrow and NumPy",

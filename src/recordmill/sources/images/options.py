@@ -7,7 +7,7 @@ from typing import Literal
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.options.declare import again, declare
+from recordmill.options.declare import declare, redeclare
 from recordmill.records.images.header import MAX_PIXELS
 from recordmill.sources.common.options import ClassOptions, InputOptions
 from recordmill.sources.csv.options import CsvDialect
@@ -116,9 +116,9 @@ class ImageOptions(ClassOptions, CsvDialect, heading="images", decides=True):
 class SampleOptions(InputOptions):
     """Options of samples."""
 
-    resize: str | tuple[int, int] | None = again(ImageOptions)
-    resize_mode: Literal["stretch", "crop", "pad"] = again(ImageOptions)
-    reencode: str | None = again(ImageOptions)
+    resize: str | tuple[int, int] | None = redeclare(ImageOptions)
+    resize_mode: Literal["stretch", "crop", "pad"] = redeclare(ImageOptions)
+    reencode: str | None = redeclare(ImageOptions)
 
     @property
     def image_options(self) -> ImageOptions:
