@@ -104,7 +104,7 @@ def test_boxes_of_turned_images_follow_crops_and_flips(folder: Path, crop: Any) 
 
 def test_objects_that_cannot_be_turned_are_refused(folder: Path, tmp_path: Path) -> None:
     images = {"image/encoded": Images(64, 64, orientation=True)}
-    with pytest.raises(UsageError, match="turned, and boxes with it, which only batches"):
+    with pytest.raises(UsageError, match="turned together with its boxes, which only batches"):
         recordmill.open(folder, decode_images=images).to_table()
     some = recordmill.open(folder, columns=["image/encoded", EDGES[0]])
     with pytest.raises(
