@@ -1,4 +1,4 @@
-"""What a data set determines for records that are appended to it.
+"""Options and inputs of an append to a data set.
 
 The manifest has the options of the data set. `inherit_options` uses them, and refuses options that
 contradict them. `plan_appended` plans the new inputs: it leaves out the ones that the data set has,
@@ -85,7 +85,9 @@ class NothingToAppend(Exception):
 
 
 def inherit_options(out: str, settings: BuildOptions, *, reads_files: bool) -> BuildOptions:
-    """Returns the options of an append, most of which come from the data set in `out`.
+    """Returns the options of an append.
+
+    Most of them come from the data set in `out`.
 
     Args:
         out: The output folder. Without a data set in it, and without `append`, the options are
@@ -168,7 +170,7 @@ def _saved_kind_options(options: Mapping[str, Any], kind: str) -> dict[str, Any]
 
 
 def _check_same_options(out: str, settings: BuildOptions, manifest: Manifest) -> None:
-    """Raises UsageError if the user has set an option to another value than the data set has."""
+    """Raises UsageError if an option of the user differs from that of the data set."""
     saved = manifest.options
     current: dict[str, Any] = {
         "name": settings.name,

@@ -291,7 +291,7 @@ def _make_settings(source: Any, out: str, options: Mapping[str, Any]) -> BuildOp
 
 @dataclass(frozen=True)
 class _Built:
-    """A build that has ended without an error.
+    """Result of a build before the user receives it.
 
     Attributes:
         manifest: The manifest of the data set.

@@ -186,7 +186,7 @@ def _check_restorable(out: str, generation: int, base: int, newest: Manifest) ->
 
 @contextlib.contextmanager
 def _open_run(out: str) -> Iterator[Run]:
-    """Opens a run for a commit without new files, and closes it at the end."""
+    """Opens a run for a commit without new files. Closes it at the end."""
     if is_remote(out):
         with StoreRun(out, uuid.uuid4().hex[:12]) as run:
             yield run

@@ -199,10 +199,10 @@ class _ClassCounter:
         )
 
     def _count_stored_records(self) -> Int64s | None:
-        """Returns the records of each class and split of the data set that is appended to.
+        """Counts the records of each class and split in the data set of an append.
 
-        Returns int64 [classes, splits]. None without such a data set, or if its statistics do not
-        contain these counts. The new records alone are then divided by the fractions.
+        Returns int64 [classes, splits]. None if the build is no append, or if the statistics do
+        not contain these counts. The new records alone are then divided by the fractions.
         """
         base = self._plan.base_manifest
         data = None if base is None else read_sketch(base, self._plan.out)

@@ -303,7 +303,7 @@ def _commit(
 
 
 def _copy_files(out: str, manifest: Manifest, data: Path) -> dict[str, Any]:
-    """Copies all files of a data set but shards and rejects to the new data folder.
+    """Copies statistics, transform and input lists to the new data folder.
 
     Returns:
         The manifest's entry for the inputs.

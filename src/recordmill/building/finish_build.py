@@ -141,7 +141,7 @@ def publish_and_commit(
     reject_files: Sequence[str],
     make: Callable[[str, Sequence[str]], Manifest],
 ) -> Manifest:
-    """Moves the files of a local run to OUT, or uploads them, and commits them.
+    """Moves or uploads the files of a local run to OUT, and commits them.
 
     Args:
         plan: The plan.

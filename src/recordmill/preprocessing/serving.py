@@ -193,7 +193,7 @@ def _layer_class() -> Any:
 
 
 def _remove_own_folder(folder: str, process: int) -> None:
-    """Removes a folder, but not in a forked copy of the process that has made it."""
+    """Removes a folder, but not in a fork of the process that made it."""
     if os.getpid() == process:
         remove(folder, ignore_errors=True)
 

@@ -188,7 +188,7 @@ def copy_tree(source: Pathlike, target: Pathlike, *, ignored_names: Collection[s
 
 
 def sync_tree(folder: Pathlike) -> None:
-    """Waits until all files and folders below a local folder are durable on the disk."""
+    """Makes all files and folders below a local folder durable on the disk."""
     root = Path(folder)
     for path in (*list_paths(root, "**/*"), root):
         (sync_folder if is_folder(path) else sync_file)(path)

@@ -94,7 +94,7 @@ class Decoding:
         return self.convert(batch, location)
 
     def _has_no_feature(self, data: Bytes, start: Int64s, length: Int64s) -> bool:
-        """Returns whether a record has none of several features, so it is of another kind."""
+        """Returns whether a record has none of the features of the schema."""
         optional = [replace(feature, required=False) for feature in self.stored_schema]
         schema = replace(self.stored_schema, features=tuple(optional))
         batch, _, bad = decode_lenient(data, start, length, schema)

@@ -27,7 +27,7 @@ _TEXT_KINDS = ("csv", "jsonl")
 
 @dataclass(frozen=True)
 class AppendRules:
-    """What an append may change in the schema of a data set.
+    """Permitted changes of an append to the schema of a data set.
 
     Attributes:
         out: The folder of the data set, for messages.
