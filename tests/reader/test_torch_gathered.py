@@ -207,7 +207,7 @@ def test_counted_bucketed_steps_resume(ds: Dataset) -> None:
 
 def test_impossible_torch_option_or_state_is_refused(ds: Dataset) -> None:
     for way in (PACKED, SKIP):
-        with pytest.raises(UsageError, match="pass a (state|`state`)"):
+        with pytest.raises(UsageError, match=r"pass a (state|`state`)"):
             ds.to_torch(8, start_step=1, **way)
         with pytest.raises(UsageError, match="StatefulDataLoader"):
             ds.to_torch(8, **way).state_after(3)
