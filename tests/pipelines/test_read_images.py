@@ -112,6 +112,77 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_npy(tmp_path: P
     assert not (tmp_path / "npy").exists()
 
 
+LISTS = Schema((Feature("frames", "bytes", (None,)), Feature("n", "int64", (), True)))
+
+
+def write_lists(tmp_path: Path, rows: list[list[bytes] | None]) -> Path:
+    columns = {"frames": rows, "n": range(len(rows))}
+    return write_data_set(tmp_path / "lists", {"train": table_of(columns, LISTS)}, LISTS, shards=2)
+
+
+def frame_rows(lengths: list[int | None]) -> list[list[bytes] | None]:
+    return [
+        None if length is None else [encoded((9, 7), 10 * row + item) for item in range(length)]
+        for row, length in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("names", [True, "frames"])
+def test_lists_of_images_become_ragged_arrays(tmp_path: Path, names: bool | str) -> None:
+    rows = frame_rows([2, 0, None, 3, 1])
+    out = write_lists(tmp_path, rows)
+    table = read(out, tmp_path / "parquet", to="parquet", decode_images=names)
+    assert table.schema["frames"].describe() == "uint8 [?, 7, 9, 3]"
+    lists = pq.read_table(table.paths[0])["frames"].to_pylist()
+    arrays = read(out, tmp_path / "npy", to="npy", decode_images=names)
+    ragged = open_columns(arrays.paths[0])["frames"]
+    for row, images in enumerate(rows):
+        if images is None:
+            assert ragged[row] is None
+            assert lists[row] is None
+        else:
+            expected = [plain(image) for image in images]
+            assert [pixels.tolist() for pixels in ragged[row]] == [
+                pixels.tolist() for pixels in expected
+            ]
+            assert lists[row] == [pixels.ravel().tolist() for pixels in expected]
+
+
+def test_lists_of_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    images = [encoded((3 + seed, 9), seed) for seed in range(4)]
+    out = write_lists(tmp_path, [images[:3], images[3:]])
+    for to in ("parquet", "npy"):
+        with pytest.raises(UsageError, match=r"images of a list must have one size; use resize="):
+            read(out, tmp_path / to, to=to, decode_images=True)
+    result = read(out, tmp_path / "to", to="parquet", decode_images=True, resize="5x6")
+    rows = pq.read_table(result.paths[0])["frames"].to_pylist()
+    decoded = np.array(rows[0] + rows[1], np.uint8).reshape(4, 5, 6, 3)
+    wanted = [tf.image.resize(plain(image), (5, 6), antialias=True) for image in images]
+    assert np.array_equal(decoded, tf.round(wanted).numpy())
+
+
+def test_lists_without_any_image_need_a_size(tmp_path: Path) -> None:
+    out = write_lists(tmp_path, [[], []])
+    with pytest.raises(UsageError, match="no record has an image, so the size is unknown"):
+        read(out, tmp_path / "to", to="npy", decode_images="frames")
+    result = read(out, tmp_path / "to", to="parquet", decode_images="frames", resize="2x2")
+    assert pq.read_table(result.paths[0])["frames"].to_pylist() == [[], []]
+
+
+def test_list_with_a_bad_image_is_one_reject(tmp_path: Path) -> None:
+    rows = frame_rows([2, 3, 1])
+    assert rows[1] is not None
+    rows[1][1] = rows[1][2] = b"GIF89a no image"
+    out = write_lists(tmp_path, rows)
+    with pytest.raises(DataError, match="feature 'frames': image 1 of its list: "):
+        read(out, tmp_path / "to", decode_images=True)
+    result = read(out, tmp_path / "to", decode_images=True, max_rejects=1)
+    assert (result.read, result.written, result.reject_reasons) == (3, 2, {"convert": 1})
+    table = pq.read_table(result.paths[0])
+    assert [len(frames) for frames in table["frames"].to_pylist()] == [2, 1]
+
+
 def test_images_that_cannot_be_decoded_are_rejects(tmp_path: Path) -> None:
     images = [encoded((9, 7), seed, "JPEG") for seed in range(20)]
     images[3] = images[3][:-20]
@@ -236,7 +307,7 @@ def test_decode_images_on_the_command_line(
         (["--decode-images", "--resize", "0x4"], "1 to"),
         (["--decode-images", "--channels", "2"], "--channels 2"),
         (["--decode-images", "nope"], "no such feature"),
-        (["--decode-images", "label"], "only a single bytes value"),
+        (["--decode-images", "label"], "only a single bytes value, or a list of them"),
         (
             ["--decode-images", "--columns", "other"],
             "no feature holds encoded images; the bytes features are other",

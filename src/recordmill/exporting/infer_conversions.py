@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
@@ -25,7 +26,7 @@ from recordmill.records.columns.decode_images import (
     read_image_sizes,
 )
 from recordmill.records.protobuf.tensor_proto import read_dtype_and_shape
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import resolve
 from recordmill.shards.loading.decode import decode_frames, salvage
@@ -193,19 +194,8 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
     if step.feature is not None:
         _check_name(step.feature, "decode_images", records.schema)
         return [step.feature]
-    candidates = tuple(
-        feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape
-    )
+    candidates = tuple(feature.name for feature in records.schema if _may_hold_images(feature))
     if not (features := find_image_features(candidates, records)):
-        if lists := [
-            feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
-        ]:
-            raise UsageError(
-                "{decode_images}: no feature holds one encoded image per record; "
-                "{lists} is a list of byte strings, which is not decoded",
-                decode_images=option("decode_images"),
-                lists=repr(lists[0]),
-            )
         raise UsageError(
             "{decode_images}: no feature holds encoded images; the bytes features are {candidates}",
             decode_images=option("decode_images"),
@@ -214,19 +204,24 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
     return features
 
 
+def _may_hold_images(feature: Feature) -> bool:
+    return feature.dtype == "bytes" and len(feature.shape) <= 1
+
+
 def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
     """Returns the features that contain encoded images.
 
     Only the first value of each batch is inspected, in the first few batches.
 
     Args:
-        candidates: Names of bytes features with one value per record.
+        candidates: Names of bytes features with one value per record, or a list of values.
         records: The records to inspect.
     """
     names_with_images = set()
     for _, batch in records.read(candidates, MAX_SNIFFED_PARTS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
-            present = column.drop_null()
+            values = pc.list_flatten(column) if records.schema[name].shape else column
+            present = values.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):
                 names_with_images.add(name)
     return [name for name in candidates if name in names_with_images]
@@ -239,7 +234,8 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     size. To find it, images are read until two sizes differ.
 
     Raises:
-        UsageError: The sizes differ, and the output format requires equal sizes.
+        UsageError: The sizes differ, and the output format or a list requires equal sizes. Or
+            there is no image in any list.
     """
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
@@ -253,17 +249,33 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
             break
     if len(sizes) == 1:
         return DecodeImages(name, *sizes.pop(), step.channels)
-    if sizes and not step.ragged:
-        example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+    if not sizes:
+        if feature.shape:
+            raise UsageError(
+                "{decode_images}: no record has an image, so the size is unknown; use {resize}",
+                decode_images=option("decode_images", name),
+                resize=option("resize", "HxW"),
+            )
+        return any_size
+    if step.ragged and not feature.shape:
+        return any_size
+    example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+    if feature.shape:
         raise UsageError(
-            "{decode_images}: the images differ in size ({example_sizes}), so they "
-            "do not fit into one array; use {resize}, or {to}",
+            "{decode_images}: the images differ in size ({example_sizes}), and the images of a "
+            "list must have one size; use {resize}",
             decode_images=option("decode_images", name),
             example_sizes=example_sizes,
             resize=option("resize", "HxW"),
-            to=option("to", "parquet"),
         )
-    return any_size
+    raise UsageError(
+        "{decode_images}: the images differ in size ({example_sizes}), so they "
+        "do not fit into one array; use {resize}, or {to}",
+        decode_images=option("decode_images", name),
+        example_sizes=example_sizes,
+        resize=option("resize", "HxW"),
+        to=option("to", "parquet"),
+    )
 
 
 def _check_name(name: str, keyword: str, schema: Schema) -> None:
@@ -284,9 +296,7 @@ def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
         records: The records before the conversions.
         schema: Schema of the outputs.
     """
-    names = tuple(
-        f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
-    )
+    names = tuple(f.name for f in schema if _may_hold_images(f) and f.name in records.schema)
     # A damaged record is no error here, because the read itself reports it.
     with contextlib.suppress(DataError):
         image_features = find_image_features(names, records)

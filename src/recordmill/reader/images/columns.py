@@ -11,7 +11,6 @@ empty list. All images of a list are cropped and flipped alike, as the frames of
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,7 +34,11 @@ from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Sampled
 from recordmill.reader.sampling.sampler import derive_random_key
 from recordmill.records.columns.convert import BadValues, build_column
-from recordmill.records.columns.decode_images import iter_images, looks_like_image
+from recordmill.records.columns.decode_images import (
+    describe_item,
+    list_row_images,
+    looks_like_image,
+)
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array, Ragged
 from recordmill.records.example.locate import BadRecord
@@ -317,7 +320,9 @@ class ImageDecoder:
             return ()
         for feature, column in zip(schema, rows.batch.columns, strict=True):
             if feature.name == photo_name:
-                return [data for _, data in iter_images(column, feature)]
+                return [
+                    images[0] if images else None for images in list_row_images(column, feature)
+                ]
         return ()
 
     def _make_task(
@@ -430,16 +435,12 @@ class _DecodeTask:
         if self.lists is None:
             return BadRecord(index, self.name, error.message)
         row = int(np.searchsorted(self.lists, index, "right")) - 1
-        return BadRecord(row, self.name, _describe_item(index - int(self.lists[row]), error))
+        return BadRecord(row, self.name, describe_item(index - int(self.lists[row]), error))
 
     def _encoded_image(self, index: int) -> Pixels | None:
         if self.valid is None or self.valid[index]:
             return self.values[self.splits[index] : self.splits[index + 1]]
         return self.default
-
-
-def _describe_item(item: int, error: BadImage) -> str:
-    return f"image {item} of its list: {error.message}"
 
 
 def _decode_into(
@@ -554,7 +555,7 @@ class ImageConversion:
                 f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch can do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop and orientation'}, or without this feature"
             )
-        rows = _list_row_images(column, feature)
+        rows = list_row_images(column, feature)
         # one array for all present images, because a column holds their values one after another
         num_images = sum(len(images or ()) for images in rows)
         pixels = np.empty((num_images, *self.target.shape), self.target.numpy_dtype)
@@ -581,23 +582,8 @@ class ImageConversion:
             try:
                 out[item] = decode_image(data, self.target)
             except BadImage as error:
-                return _describe_item(item, error) if is_list else error.message
+                return describe_item(item, error) if is_list else error.message
         return None
-
-
-def _list_row_images(column: pa.Array, feature: Feature) -> list[Sequence[Pixels] | None]:
-    """Returns the encoded images of each row. None if a row has no value."""
-    if not feature.shape:
-        return [None if data is None else (data,) for _, data in iter_images(column, feature)]
-    arrays = extract_arrays(column, replace(feature, required=True))
-    lists, offsets = (splits.tolist() for splits in arrays.splits)
-    images = [arrays.values[begin:end] for begin, end in itertools.pairwise(offsets)]
-    return [
-        images[begin:end] if is_present else None
-        for (begin, end), is_present in zip(
-            itertools.pairwise(lists), column.is_valid().to_pylist(), strict=True
-        )
-    ]
 
 
 # Boxes of objects, under the names of the Object Detection API, move with the kept part of the

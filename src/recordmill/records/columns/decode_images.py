@@ -1,12 +1,13 @@
 """Decoding of image columns to uint8 [height, width, channels].
 
-Images are resized as by `tf.image.resize(antialias=True)`. Images of different sizes become lists
-of rows of pixels.
+A feature has one image per record, or a list of images of one size. Images are resized as by
+`tf.image.resize(antialias=True)`. Single images of different sizes become lists of rows of pixels.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,29 +50,36 @@ class DecodeImages:
     resize: bool = False
 
     def output_feature(self, feature: Feature) -> Feature:
-        if feature.shape or feature.dtype not in ("bytes", "string"):
+        if len(feature.shape) > 1 or feature.dtype not in ("bytes", "string"):
             raise UsageError(
-                "{decode_images}: it is {feature}; only a single bytes value can be an image",
+                "{decode_images}: it is {feature}; only a single bytes value, or a list of them, "
+                "can be images",
                 decode_images=option("decode_images", feature.name),
                 feature=feature.describe(),
             )
-        return replace(
-            feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None
-        )
+        shape = (*feature.shape, self.height, self.width, self.channels)
+        return replace(feature, dtype="uint8", shape=shape, classes=None)
 
     def convert(
         self, column: pa.Array, feature: Feature
     ) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
         out = self.output_feature(feature)
-        images: list[Pixels | None] = []
+        rows: list[Sequence[Pixels] | None] = []
         bad_values: list[tuple[int, str]] = []
-        for row, data in iter_images(column, feature):
+        for row, images in enumerate(list_row_images(column, feature)):
+            pixels: list[Pixels] = []
             try:
-                images.append(None if data is None else self._decode(data))
+                for data in images or ():
+                    pixels.append(self._decode(data))
             except BadImage as error:
-                bad_values.append((row, error.message))
+                is_list = bool(feature.shape)
+                bad_values.append(
+                    (row, describe_item(len(pixels), error) if is_list else error.message)
+                )
+            else:
+                rows.append(None if images is None else pixels)
         return (_ragged_column if self.height is None else _fixed_size_column)(
-            images, out
+            rows, out
         ), bad_values
 
     def _decode(self, data: Pixels) -> Pixels:
@@ -96,8 +104,8 @@ class DecodeImages:
         """Returns the memory that decoding each row needs, from the headers alone.
 
         Returns:
-            (bytes of each result, bytes that are needed while the image is decoded). Both are int64
-            [rows], and 0 for missing or invalid images.
+            (bytes of the pixels of each row, bytes that are needed while its largest image is
+            decoded). Both are int64 [rows]. Missing and invalid images count as 0.
         """
         result_bytes, work_bytes = np.zeros((2, len(column)), np.int64)
         for row, header in _iter_headers(column, feature):
@@ -106,8 +114,8 @@ class DecodeImages:
                 if self.height is None
                 else (self.height, self.width or 0)
             )
-            result_bytes[row] = height * width * self.channels
-            work_bytes[row] = decode_bytes(header)
+            result_bytes[row] += height * width * self.channels
+            work_bytes[row] = max(work_bytes[row], decode_bytes(header))
         return result_bytes, work_bytes
 
 
@@ -121,22 +129,42 @@ def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]
     return {(header.height, header.width) for _, header in _iter_headers(column, feature)}
 
 
-def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
-    """Yields (row, bytes of the image) for each row of a column.
+def list_row_images(column: pa.Array, feature: Feature) -> list[Sequence[Pixels] | None]:
+    """Returns the encoded images of each row of a column, as views.
 
-    The bytes are a view. They are None if the image is missing.
+    Args:
+        column: The column, with the Arrow type of the feature.
+        feature: A single bytes value per record, or a list of them.
+
+    Returns:
+        The images of each row. A row without a value is None.
     """
     arrays = extract_arrays(column, replace(feature, required=True))
-    splits = arrays.splits[0]
-    for row, is_present in enumerate(column.is_valid().to_pylist()):
-        yield row, arrays.values[splits[row] : splits[row + 1]] if is_present else None
+    images = [
+        arrays.values[begin:end] for begin, end in itertools.pairwise(arrays.splits[-1].tolist())
+    ]
+    if feature.ragged_rank:
+        bounds = arrays.splits[0]
+    else:
+        bounds = np.arange(len(column) + 1) * feature.inner_size
+    return [
+        images[begin:end] if is_present else None
+        for (begin, end), is_present in zip(
+            itertools.pairwise(bounds.tolist()), column.is_valid().to_pylist(), strict=True
+        )
+    ]
+
+
+def describe_item(item: int, error: BadImage) -> str:
+    """Returns the message for a bad image in a list of images."""
+    return f"image {item} of its list: {error.message}"
 
 
 def _iter_headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
     """Yields (row, header) for each valid image of a column."""
     # Invalid images are reported when they are decoded.
-    for row, data in iter_images(column, feature):
-        if data is not None:
+    for row, images in enumerate(list_row_images(column, feature)):
+        for data in images or ():
             with contextlib.suppress(BadImage):
                 yield row, check_structure(data, MAX_DECODED_PIXELS)
 
@@ -147,24 +175,26 @@ def _concatenate_pixels(images: Sequence[Pixels]) -> Pixels:
     return np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in images)])
 
 
-def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    present = np.array([image is not None for image in images], np.bool_)
-    flat_pixels = pa.array(_concatenate_pixels([image for image in images if image is not None]))
+def _fixed_size_column(rows: Sequence[Sequence[Pixels] | None], out: Feature) -> pa.Array:
+    flat_pixels = _concatenate_pixels([image for images in rows for image in images or ()])
     return build_column(
-        flat_pixels, counts=np.zeros(len(images), np.int64), present=present, out=out
+        pa.array(flat_pixels),
+        counts=np.array([len(images or ()) for images in rows], np.int64),
+        present=np.array([images is not None for images in rows], np.bool_),
+        out=out,
     )
 
 
-def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    """Builds the column of images of different sizes, as lists.
+def _ragged_column(rows: Sequence[Sequence[Pixels] | None], out: Feature) -> pa.Array:
+    """Builds the column of single images of different sizes, as lists.
 
     An image is a list of rows, a row is a list of pixels, and a pixel is a fixed-size list of
     channels.
     """
-    present_images = [image for image in images if image is not None]
+    present_images = [image for images in rows for image in images or ()]
     flat_pixels = _concatenate_pixels(present_images)
     # A missing image has no rows. Each row of an image has the width of the image.
-    heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
+    heights = np.array([0 if images is None else images[0].shape[0] for images in rows], np.int64)
     widths = np.repeat(
         np.array([image.shape[1] for image in present_images], np.int64),
         [image.shape[0] for image in present_images],
@@ -178,14 +208,14 @@ def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
         [None],
         children=[pa.array(flat_pixels)],
     )
-    rows = pa.Array.from_buffers(
+    pixel_rows = pa.Array.from_buffers(
         inner, len(widths), [None, pa.py_buffer(pixel_offsets)], children=[items]
     )
     validity = (
         None
-        if len(present_images) == len(images)
-        else pa.array([image is not None for image in images]).buffers()[1]
+        if len(present_images) == len(rows)
+        else pa.array([images is not None for images in rows]).buffers()[1]
     )
     return pa.Array.from_buffers(
-        outer, len(images), [validity, pa.py_buffer(row_offsets)], children=[rows]
+        outer, len(rows), [validity, pa.py_buffer(row_offsets)], children=[pixel_rows]
     )
