@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -339,97 +339,141 @@ def _plan_and_run(
     )
     if settings.base is not None:
         base_generation = settings.base.number
-    # the folder on this machine in which the run works
-    path = find_local_work_folder(out) if is_remote(out) else Path(out)
-    with limit_block_memory(settings.run.memory), Display(progress, quiet):
-        # The workers of an engine can outlive this process and its lock, so they need a lease.
-        uses_parser = settings.parser is not None
-        folder = RunFolder.create(
-            path,
-            keep=has_parsed_files if uses_parser else None,
-            uses_engine=not is_local(settings.run.runner),
-        )
-        keeps_parsed_files = uses_parser
-        run: Run = attach_run(out, folder.id) if is_remote(out) else folder
+    with (
+        limit_block_memory(settings.run.memory),
+        Display(progress, quiet),
+        _begin_run(out, settings) as (folder, run),
+    ):
         checks.append(lambda: run.committed_manifest() is not None)
+        unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
+        if unparsed is not None:
+            return unparsed
         try:
+            plan = make_plan(source, folder, out, base_generation, settings, progress)
+        except NothingToAppend as nothing:
+            return _Built(nothing.manifest, None, unchanged=True, notes=(nothing.note,))
+        if settings.records.if_changed and (identical := find_identical_build(plan)) is not None:
+            return _Built(identical, plan, unchanged=True)
+        plan = _run_plan(plan, run, settings, progress, detach=detach)
+        if detach:
+            folder.release()  # the job goes on using it
+            return None
+        manifest = run.committed_manifest()
+        if manifest is None:
+            raise RecordmillError(
+                f"{out}: the runner ended without an error and without a commit; nothing was written"
+            )
+    return _Built(manifest, plan)
+
+
+@contextlib.contextmanager
+def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Run]]:
+    """Creates the folder of a run, and closes it after the `with` block.
+
+    Parsed files of dead runs are moved to the folder. If the block fails, the folder stays in two
+    cases: it has parsed files for the next build, or a job may still be writing to it.
+
+    Yields:
+        (folder on this machine in which the run works, run). They are the same object, unless OUT
+        is in a store.
+
+    Raises:
+        RecordmillError: The block raised an error of the system about OUT.
+    """
+    path = find_local_work_folder(out) if is_remote(out) else Path(out)
+    uses_parser = settings.parser is not None
+    folder = RunFolder.create(
+        path,
+        keep=has_parsed_files if uses_parser else None,
+        # The workers of an engine can outlive this process and its lock, so they need a lease.
+        uses_engine=not is_local(settings.run.runner),
+    )
+    run: Run = attach_run(out, folder.id) if is_remote(out) else folder
+    try:
+        with _explain_output_errors(out, path, run):
             if uses_parser:
                 take_over_parsed_files(folder)
             if isinstance(run, StoreRun) and is_local(settings.run.runner):
                 # A store that refuses writes does so here, and not after all work is done.
                 with run:
                     pass
-            if uses_parser and settings.records.if_changed:
-                # The records depend on the files and the parser only, so nothing is parsed first.
-                unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
-                if unparsed is not None:
-                    keeps_parsed_files = False
-                    return _Built(*unparsed, unchanged=True)
-            plan = make_plan(source, folder, out, base_generation, settings, progress)
-            if (
-                settings.records.if_changed
-                and (identical := find_identical_build(plan)) is not None
-            ):
-                keeps_parsed_files = False
-                return _Built(identical, plan, unchanged=True)
-            _run_preflight(plan, settings, progress)
-            plan = count_classes(plan, progress)
-            job_folder = (
-                None
-                if is_local(settings.run.runner)
-                else _make_job_folder(plan, settings.run.storage_requests)
+            yield folder, run
+    except MayBeRunning:
+        folder.release()
+        raise
+    except BaseException:
+        if uses_parser and run.committed_manifest() is None:
+            release_parsed_files(folder)
+        raise
+    finally:
+        folder.close()  # does nothing after `release`
+
+
+@contextlib.contextmanager
+def _explain_output_errors(out: str, path: Path, run: Run) -> Iterator[None]:
+    """Explains an error of the system about OUT, such as a full disk, and its outcome.
+
+    Args:
+        out: The output folder.
+        path: The folder on this machine in which the run works.
+        run: The run.
+
+    Raises:
+        RecordmillError: The `with` block raised OSError about OUT. Other errors are unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not _is_output_error(error, path):
+            raise
+        raise RecordmillError(
+            f"{_describe_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
+        ) from error
+
+
+def _run_plan(
+    plan: BuildPlan, run: Run, settings: BuildOptions, progress: Progress, *, detach: bool
+) -> BuildPlan:
+    """Runs a planned build, from the checks of the engine to the commit.
+
+    Args:
+        plan: The plan of the inputs.
+        run: The run.
+        settings: The checked options.
+        progress: Receives the counts.
+        detach: Only submits the job.
+
+    Returns:
+        The plan with the parts that needed a pass over the records: classes and transform.
+    """
+    _run_preflight(plan, settings, progress)
+    plan = count_classes(plan, progress)
+    job_folder = (
+        None
+        if is_local(settings.run.runner)
+        else _make_job_folder(plan, settings.run.storage_requests)
+    )
+    # From here on, files are written to OUT. They are removed if a step fails.
+    with remove_on_failure(job_folder):
+        plan = _move_data_to_out(plan, job_folder)
+        plan = add_transform(plan, settings, progress, job_folder)
+        # The rules are about the written records, so they need the transformed schema.
+        if plan.rules is not None:
+            plan = replace(plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names))
+        assert plan.source is not None
+        progress.begin("read", count_unit_rows(plan.source.units))
+        try:
+            run_build(plan, settings, progress, job_folder, detach=detach)
+        except EngineError as error:
+            # A job can fail in its last moments, after its commit. The data set is complete then,
+            # and the failure is only worth a warning.
+            if job_folder is None or run.committed_manifest() is None:
+                raise
+            _log.warning(
+                "%s: the data set is complete; its job failed after the commit: %s", run.out, error
             )
-            # From here on, files are written to OUT. They are removed if a step fails.
-            with remove_on_failure(job_folder):
-                plan = _move_data_to_out(plan, job_folder)
-                plan = add_transform(plan, settings, progress, job_folder)
-                # The rules are about the written records, so they need the transformed schema.
-                if plan.rules is not None:
-                    plan = replace(
-                        plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names)
-                    )
-                assert plan.source is not None
-                progress.begin("read", count_unit_rows(plan.source.units))
-                try:
-                    run_build(plan, settings, progress, job_folder, detach=detach)
-                except EngineError as error:
-                    # A job can fail in its last moments, after its commit. The data set is
-                    # complete then, and the failure is only worth a warning.
-                    if job_folder is None or run.committed_manifest() is None:
-                        raise
-                    _log.warning(
-                        "%s: the data set is complete; its job failed after the commit: %s",
-                        out,
-                        error,
-                    )
-                    run.remove_work_files()
-            if detach:
-                keeps_parsed_files = False
-                folder.release()  # the job goes on using it
-                return None
-            manifest = run.committed_manifest()
-            if manifest is None:
-                raise RecordmillError(
-                    f"{out}: the runner ended without an error and without a commit; nothing was written"
-                )
-        except NothingToAppend as nothing:
-            keeps_parsed_files = False
-            return _Built(nothing.manifest, None, unchanged=True, notes=(nothing.note,))
-        except MayBeRunning:
-            keeps_parsed_files = False
-            folder.release()  # the job may still be writing to it
-            raise
-        except OSError as error:
-            if _is_output_error(error, path):
-                raise RecordmillError(
-                    f"{_describe_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
-                ) from error
-            raise
-        finally:
-            if keeps_parsed_files and run.committed_manifest() is None:
-                release_parsed_files(folder)
-            folder.close()  # does nothing after `release`
-    return _Built(manifest, plan)
+            run.remove_work_files()
+    return plan
 
 
 def _describe_location(path: Path, out: str, error: OSError) -> str:
@@ -505,24 +549,17 @@ def make_plan(
         settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)
     base = settings.base
     plan_inputs = functools.partial(
-        _plan_inputs,
+        plan_source,
         source,
         folder,
         out,
-        progress,
+        progress=progress,
         is_preview=is_preview,
         known_schema=known_schema,
         known_inputs=None if base is None else KnownInputs(base),
     )
     planned = plan_inputs(settings) if base is None else plan_appended(settings, base, plan_inputs)
-    for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
-        _check_column(planned, keyword, column)
-    if (stratum := settings.order.stratify) is not None:
-        _check_column(planned, "stratify", stratum)
-        check_class_feature(planned.schema[stratum])
-    if settings.order.split_at is not None:
-        _check_column(planned, "split_at", name := settings.order.split_at[0])
-        convert_split_boundaries(settings.order, to_arrow(planned.schema).field(name).type)
+    _check_columns(planned, settings)
     schema = _drop_split_column(planned, settings)
     splits = find_split_names(settings.order, planned.files)
     options = settings.shards.scaled_to(planned.files.size_bytes)
@@ -558,28 +595,16 @@ def make_plan(
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
 
-def _plan_inputs(
-    source: Any,
-    folder: RunFolder,
-    out: str,
-    progress: Progress,
-    settings: BuildOptions,
-    **options: Any,
-) -> Source:
-    return plan_source(source, folder, out, settings, progress, **options)
-
-
 def _find_unparsed_build(
     source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
-) -> tuple[Manifest, BuildPlan] | None:
-    """Finds the newest generation, if a build with a parser would only repeat it.
+) -> _Built | None:
+    """Finds the newest generation, if a build with a parser and `if_changed` would only repeat it.
 
-    No file is parsed. For the arguments see `make_plan`.
-
-    Returns:
-        (manifest of the generation, plan of the build), or None.
-
+    The records depend on the files and the parser only, so no file is parsed. For the arguments see
+    `make_plan`.
     """
+    if settings.parser is None or not settings.records.if_changed:
+        return None
     if not base or settings.order.split_column is not None:
         return None
     # The options may not fit the features of another data set, which is then another one.
@@ -587,7 +612,7 @@ def _find_unparsed_build(
         schema = from_pbtxt(load_manifest(out, base).schema)
         plan = make_plan(source, folder, out, base, settings, Progress(), known_schema=schema)
         if (identical := find_identical_build(plan)) is not None:
-            return identical, plan
+            return _Built(identical, plan, unchanged=True)
     return None
 
 
@@ -712,6 +737,22 @@ def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPla
     for path in source.segments:
         move_to_shared(path, job_folder.run_path("spool", os.path.basename(path)))
     return replace(plan, source=source.with_folder(job_folder.run_path("spool")))
+
+
+def _check_columns(source: Source, settings: BuildOptions) -> None:
+    """Raises UsageError if the options that order records name columns that do not fit."""
+    order = settings.order
+    for keyword, column in (
+        ("key", order.key),
+        ("split_by", order.split_by),
+        ("stratify", order.stratify),
+    ):
+        _check_column(source, keyword, column)
+    if order.stratify is not None:
+        check_class_feature(source.schema[order.stratify])
+    if order.split_at is not None:
+        _check_column(source, "split_at", name := order.split_at[0])
+        convert_split_boundaries(order, to_arrow(source.schema).field(name).type)
 
 
 def _check_column(source: Source, keyword: str, column: str | None) -> None:
