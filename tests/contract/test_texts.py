@@ -142,7 +142,7 @@ def test_decision_of_architecture_names_existing_test_files() -> None:
     decisions = re.findall(r"(?ms)^\* \*\*(.+?)(?=^\* \*\*|\Z|^\[)", section)
     assert len(decisions) > 20
     for decision in decisions:
-        tests = re.findall(r"`(\w+/test_\w+\.py)`", decision)
+        tests = re.findall(r"`([\w/]+/test_\w+\.py)`", decision)
         assert tests, decision
         for name in tests:
             assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name

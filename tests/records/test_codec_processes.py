@@ -1,6 +1,5 @@
 """The kernels return the same results in threads, after fork and spawn, and beyond 2 GiB."""
 
-import hashlib
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,31 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.child_processes import digest
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import scan_frames
 from recordmill.schemas.feature import Feature, Schema
 
-SCHEMA = Schema((Feature("a", "int64"), Feature("b", "float32", (None,)), Feature("c", "string")))
 BYTES_SCHEMA = Schema((Feature("x", "bytes"),))
-
-
-def digest(seed: int) -> str:
-    """Of a batch that the seed gives, encoded and scanned."""
-    random = np.random.default_rng(seed)
-    splits = np.arange(0, 5001, 5)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array(random.integers(-(2**62), 2**62, 1000)),
-            pa.LargeListArray.from_arrays(splits, pa.array(random.random(5000, dtype=np.float32))),
-            pa.array([f"text {i}" * (i % 9) for i in range(1000)], pa.large_string()),
-        ],
-        names=["a", "b", "c"],
-    )
-    frames = encode(batch, SCHEMA)
-    assert scan_frames(frames.data, source="x", is_final=True)[1] == len(frames.data)
-    return hashlib.sha256(frames.data).hexdigest()
 
 
 def test_kernels_in_many_threads_return_the_same_as_in_one() -> None:

@@ -5,7 +5,6 @@ not fit.
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import ROOT
 from kit.data_sets import MIXED, mixed_rows
 from kit.example_oracle import arrow_value, schemas_and_rows
 from kit.runs import run_python
@@ -259,14 +259,12 @@ def test_column_beyond_2_gib_is_decoded() -> None:
     assert batch["n"].to_pylist() == 34 * [list(range(10))]
 
 
-HERE = Path(__file__).parent
-
 _GUARDED = """
 import ctypes, mmap, sys
 import numpy as np
-sys.path[:0] = sys.argv[1:3]
+sys.path.insert(0, sys.argv[1])
 from kit.wire_writer import Scribe
-from test_decode_fuzz import FLAT, KINDS, STEPPED
+from kit.fuzzed_schemas import FLAT, KINDS, STEPPED
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.inference.infer import infer
 from recordmill.records.tfrecord.stream import read_frames
@@ -301,7 +299,7 @@ def test_decoder_reads_no_byte_outside_the_buffer() -> None:
     kills the process.
     """
     pytest.importorskip("tensorflow.core.example.example_pb2")
-    done = run_python("-c", _GUARDED, HERE, HERE.parent, check=False, timeout=300)
+    done = run_python("-c", _GUARDED, ROOT / "tests", check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from kit.child_processes import ONE, start
 from kit.store_server import Store
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
@@ -318,14 +319,6 @@ def test_manifest_holds_the_options_and_the_fingerprint_depends_on_the_records(
 
 
 # Steps that an engine runs twice, in one process or several, at once or after a death
-ONE = Schema((Feature("x", "int64", required=True),))
-
-
-def start(out: str) -> None:
-    """A start in a process of its own, which ends at once."""
-    write_shards.start_run(WriteShards(out, ONE))
-
-
 @pytest.mark.sweep
 def test_run_started_in_another_process_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import Engine, fit_and_compare, shards, tree
 from driver import Driver, run
+from engines import Engine, fit_and_compare, shards, tree
 
 import recordmill
 

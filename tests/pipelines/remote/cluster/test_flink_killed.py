@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import shards, tree
 from driver import Driver, recordmill, run
+from engines import shards, tree
 from flink_hosts import FlinkHosts, jar
 from hosts import command_of, wait
 

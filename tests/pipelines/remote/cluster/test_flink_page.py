@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Clusters
+from engines import Clusters
 from flink_hosts import flink_folder, jar, why_not
 
 import recordmill as package

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import shards, tree
 from driver import run
+from engines import shards, tree
 from flink_hosts import FlinkHosts
 from hosts import HERE
 from kit.store_server import BUCKET, Store, s3_server

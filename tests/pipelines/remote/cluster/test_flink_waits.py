@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import slot_holder
-from conftest import shards
 from driver import Driver, recordmill
+from engines import shards
 from flink_hosts import POOL, FlinkHosts
 from hosts import ENDS_WITH_US, wait
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import shards, tree
 from driver import run
+from engines import shards, tree
 from kit.store_server import Store
 from PIL import Image
 

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import shards
 from driver import Driver, run
+from engines import shards
 from hosts import wait
 from spark_hosts import SparkHosts
 
