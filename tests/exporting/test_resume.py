@@ -30,10 +30,14 @@ from recordmill.exporting.resume import (
 from recordmill.exporting.task import OutputCounts
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.pipelines.read_options import make_settings
+from recordmill.shards import cutting
 from recordmill.shards.rejects import RejectSummary
 from recordmill.shards.run import RunFolder
 
-PIECE_BYTES = 5_000
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 5_000)
 
 
 ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import ROOT
 from kit.data_sets import mixed_rows, windows, write_data_set
 from kit.image_samples import encoded
 
@@ -321,7 +322,7 @@ def test_code_block_of_the_page_runs(tmp_path: Path) -> None:
     ds = recordmill.open(write_data_set(tmp_path / "out", {"train": columns}, schema))
     (block,) = re.findall(
         r"(?ms)^```py\n(.*?)^```$",
-        (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8"),
+        (ROOT / "docs" / "training.md").read_text(encoding="utf-8"),
     )
     names = {"ds": ds, "recordmill": recordmill}
     exec(compile(block, "page", "exec"), names)

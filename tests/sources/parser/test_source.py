@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import ROOT
 from kit.files import tree
 from kit.runs import run_python
 from kit.web_files import web_files
@@ -386,7 +387,7 @@ def test_splits_come_from_folders_and_labels_become_classes(folder: Path) -> Non
 
 def recipes() -> dict[str, str]:
     """The functions of docs/bring-your-data.md, by their first import."""
-    page = Path(__file__).parents[2] / "docs" / "bring-your-data.md"
+    page = ROOT / "docs" / "bring-your-data.md"
     blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", page.read_text(encoding="utf-8"))
     return {block.split()[1].split(".")[0]: block for block in blocks}
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from kit import ROOT
 from kit.runs import in_flags
 from kit.source_reading import features, input_files, read_all, values
 
@@ -362,7 +363,7 @@ def test_parquet_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
 
 
 # Footers of Parquet files that contradict themselves
-CORPUS = Path(__file__).parents[1] / "faults" / "corpus" / "parquet"
+CORPUS = ROOT / "tests" / "faults" / "corpus" / "parquet"
 
 
 @pytest.mark.parametrize(

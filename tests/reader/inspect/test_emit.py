@@ -64,8 +64,9 @@ def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[
 
 
 def check_equal(found: dict[str, list[Any]], ds: Dataset) -> None:
-    """The tensors of a program are those of our own, which tests/reader/test_to_tf.py holds against
-    the columns.
+    """Asserts that a program returns the tensors of `to_tf`.
+
+    tests/reader/tensorflow/test_dataset.py compares those with the columns.
     """
     import tensorflow as tf
 
