@@ -104,6 +104,11 @@ def convert(kind: Any, value: Any, place: str = "", *, is_closed: bool = False) 
     Raises:
         InvalidValueError: The value has another type, fails a check, or lacks a field.
     """
+    # Plain types come first. Most values of a manifest have one, and `get_origin` takes 1 us.
+    if kind is int or kind is str or kind is bool:
+        if type(value) is not kind:
+            _refuse(f"is {describe_value(value)}, not {_TYPE_NAMES[kind]}", place)
+        return value
     if kind is Any:
         return value
     origin, inner = get_origin(kind), get_args(kind)
@@ -115,10 +120,6 @@ def convert(kind: Any, value: Any, place: str = "", *, is_closed: bool = False) 
         return value
     if origin in (UnionType, Union):
         return None if value is None else convert(inner[0], value, place, is_closed=is_closed)
-    if kind in _TYPE_NAMES:
-        if type(value) is not kind:
-            _refuse(f"is {describe_value(value)}, not {_TYPE_NAMES[kind]}", place)
-        return value
     if kind is float:
         if type(value) not in (int, float) or not abs(value) <= MAX_COUNT:
             _refuse(f"is {describe_value(value)}, not a number", place)

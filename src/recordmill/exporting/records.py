@@ -43,6 +43,7 @@ from recordmill.shards.pieces import (
     PIECE_BYTES,
     FrameRead,
     Piece,
+    iter_joined_reads,
     iter_piece_reads,
     replace_by_damage,
 )
@@ -107,13 +108,14 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
         return SelectedRecords(
             frames, select_features(decoded, plan.selected), np.arange(len(frames)), (), 0
         )
-    file = plan.files[frames.file]
     # The sample is chosen before decoding, so all other records cost nothing.
     rows = (
         np.arange(len(frames))
         if options.sample is None
         else np.flatnonzero(
-            sample_mask(file.identity, frames.numbers, options.sample, options.seed)
+            sample_mask(
+                plan.files[frames.file].identity, frames.numbers, options.sample, options.seed
+            )
         )
     )
     batch, good, undecoded = decode_lenient(
@@ -126,7 +128,7 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
         try:
             mask = options.where.evaluate(batch)
         except DataError as error:
-            raise DataError(error.reason, source=file.path) from None
+            raise DataError(error.reason, source=frames.origin.path(0)) from None
         filtered += int(len(mask) - mask.sum())
         batch, good = batch.filter(pa.array(mask)), good[mask]
     # The selected features are decoded first, then those that only the predicate needs.
@@ -154,7 +156,8 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
         (int(selected_records.rows[record.row]), CONVERT_REASON, record)
         for record in converted.bad_records
     ]
-    frames, name = selected_records.frames, plan.files[selected_records.frames.file].name
+    frames = selected_records.frames
+    name = plan.files[frames.file].name if plan.options.lenient else ""
     rejects = list(list_damage_rejects(frames, name))
     # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
@@ -423,8 +426,13 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
 def iter_plan_reads(
     plan: ReadPlan, pieces: Iterable[Piece], *, limit: int | None = None
 ) -> Iterator[FrameRead]:
-    """Yields the readings of the pieces of a plan, in order. `limit` is a number of records."""
-    return iter_piece_reads(
+    """Yields the readings of the pieces of a plan, in order. `limit` is a number of records.
+
+    Small pieces are read together, unless the file of each record matters for rejects or the
+    sample.
+    """
+    is_by_file = plan.options.lenient or plan.options.sample is not None
+    return (iter_piece_reads if is_by_file else iter_joined_reads)(
         plan.files,
         resolve(plan.files, pieces, lenient=plan.options.lenient),
         limit=limit,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -123,13 +124,15 @@ def resolve(
 ) -> Iterator[Piece]:
     """Divides pieces with unknown record numbers into pieces with known ones.
 
-    The index of the shard contains the numbers. Other pieces are yielded unchanged. Several indexes
-    in a store are read at the same time.
+    The index of the shard contains the numbers. A small complete shard needs no index. Other pieces
+    are yielded unchanged. Several indexes in a store are read at the same time.
     """
 
     def divide(piece: Piece) -> Iterable[Piece]:
         if piece.first_record is not None or piece.stop is None:
             return (piece,)
+        if piece.start == 0 and piece.records is not None and piece.size_bytes <= PIECE_BYTES:
+            return (replace(piece, first_record=0),)
         within = (piece.start, piece.stop)
         return cut(files[piece.file], piece.file, lenient=lenient, within=within)
 

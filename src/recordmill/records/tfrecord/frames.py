@@ -174,6 +174,35 @@ class FileOrigin:
         return describe_place(number, self.data_offset + start)
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedOrigin:
+    """The files of frames that were read into one buffer.
+
+    Attributes:
+        origins: The origin of each part of the buffer.
+        firsts: int64 [parts]. `FileFrames.numbers` of the first record of each part.
+        records: int64 [parts]. Number of this record in its file.
+        begins: int64 [parts]. Offset of each part in the buffer.
+    """
+
+    origins: Sequence[FileOrigin]
+    firsts: Int64s
+    records: Int64s
+    begins: Int64s
+
+    def path(self, number: int) -> str:
+        return self.origins[self._find_part(number)].file_path
+
+    def place(self, number: int, start: int) -> str:
+        part = self._find_part(number)
+        return self.origins[part].place(
+            number - int(self.firsts[part] - self.records[part]), start - int(self.begins[part])
+        )
+
+    def _find_part(self, number: int) -> int:
+        return int(np.searchsorted(self.firsts, number, "right")) - 1
+
+
 @dataclass(frozen=True)
 class FileFrames(Frames):
     """Frames of good records with their places in files, and the damage between them.
