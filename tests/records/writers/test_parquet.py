@@ -93,6 +93,21 @@ def test_parquet_row_groups_follow_group_bytes(tmp_path: Path) -> None:
     assert about.row_group(0).column(0).statistics.min == 0
 
 
+def test_batch_with_the_bytes_of_several_row_groups_is_divided(tmp_path: Path) -> None:
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetOptions(row_group_size=4000))
+    (batch,) = mixed_rows(100).combine_chunks().to_batches()
+    writer.write(batch)
+    writer.close()
+    table, metadata = (
+        pq.read_table(tmp_path / "x.parquet"),
+        pq.read_metadata(tmp_path / "x.parquet"),
+    )
+    assert table["id"].to_pylist() == list(range(100))
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    assert len(groups) > batch.nbytes // 4000
+    assert max(groups) <= 2 * 100 * 4000 // batch.nbytes
+
+
 def test_aborted_parquet_file_cannot_be_opened(tmp_path: Path) -> None:
     writer = ParquetWriter(tmp_path / "x.parquet", MIXED)
     for batch in mixed_rows(10).combine_chunks().to_batches():

@@ -72,10 +72,14 @@ class ParquetWriter(OutputWriter):
         # `from_arrays` without columns would lose the number of rows.
         file_batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
-        # A batch is divided where a group has enough rows. The bytes are only checked after each
-        # slice, so a group may exceed `row_group_size` by one batch.
+        row_bytes = max(file_batch.nbytes // max(file_batch.num_rows, 1), 1)
+        # A batch is divided where a group has enough rows or bytes. The rows of a batch count as
+        # equally large, so a group may exceed `row_group_size` by some rows that are larger.
         while start < file_batch.num_rows:
-            batch_slice = file_batch.slice(start, self._group_rows - self._pending_rows)
+            max_rows = max((self._group_bytes - self._pending_bytes) // row_bytes, 1)
+            batch_slice = file_batch.slice(
+                start, min(self._group_rows - self._pending_rows, max_rows)
+            )
             start += batch_slice.num_rows
             self._pending_batches.append(batch_slice)
             self._pending_bytes += batch_slice.nbytes
