@@ -94,3 +94,38 @@ def test_compressed_file_is_never_held_completely(tmp_path: Path, mode: object, 
     member = gzip.compress(frames(157, 64 << 10), 1)
     large.write_bytes(member * 12)  # 118 MiB
     assert growth(small, large, mode, way) < 72 * MIB
+
+
+LATER_LISTS = """
+import io, sys
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+import recordmill
+
+def own():
+    pa.default_memory_pool().release_unused()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) << 10
+
+target = io.BytesIO()
+Image.new("RGB", (96, 96)).save(target, "PNG")
+lengths = [1] * 100 + [400] * 100  # 400 images are 11 MiB of pixels
+recordmill.build([{"frames": [target.getvalue()] * n} for n in lengths], sys.argv[1])
+ds = recordmill.open(sys.argv[1], threads=4)
+most = before = own()
+batches = ds.batches(4, shuffle=False, epochs=1, decode_images={"frames": True}, memory_bytes="96MiB")
+for batch in batches:
+    most = max(most, own())
+print(most - before)
+"""
+
+
+@pytest.mark.memory
+def test_images_of_lists_that_become_longer_take_bounded_memory(tmp_path: Path) -> None:
+    """The reader knows the first records only when it decides how far to read ahead."""
+    words = [sys.executable, "-c", LATER_LISTS, str(tmp_path / "out")]
+    allocators = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **allocators})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) < (96 + 2 * 42) * MIB  # and the batch of the user
