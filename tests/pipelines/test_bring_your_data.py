@@ -39,7 +39,7 @@ def lay_out(folder: Path) -> None:
         "photos/cat/a",
         "photos/dog/b",
         "JPEGImages/a",
-        "images/a",
+        "yolo/images/a",
         "scenes/images/a",
         "scenes/masks/a",
     ):
@@ -67,8 +67,8 @@ def lay_out(folder: Path) -> None:
     objects = {"bbox": [[0, 0, 2, 2]], "categories": ["cat"]}
     write_file("pets/metadata.jsonl", json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
     write_file("Annotations/a.xml", BOX)
-    write_file("labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
-    write_file("data.yaml", "names: [dog, cat]\n")
+    write_file("yolo/labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
+    write_file("yolo/data.yaml", "names: [dog, cat]\n")
     with zipfile.ZipFile("photos.zip", "w") as archive:
         for path in Path("photos").rglob("*.png"):
             archive.write(path, path.relative_to("photos"))
@@ -76,7 +76,7 @@ def lay_out(folder: Path) -> None:
         tar.add("photos", ".")
     for number in (1, 2):
         with tarfile.open(f"train-{number}.tar", "w") as tar:
-            for name in ("images/a.png", "labels/a.txt", "images/a.png", "labels/a.txt"):
+            for name in 2 * ("yolo/images/a.png", "yolo/labels/a.txt"):
                 tar.add(name, f"{len(tar.getnames()) // 2}.{name[-3:]}")
     write_file(
         "all.csv", "x,split,date\n1,train,2024-05-01\n2,test,2024-07-01\n3,train,2024-10-01\n"
