@@ -33,10 +33,11 @@ from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
     NO_LAYOUT,
-    leave_out_submissions,
+    drop_sample_submissions,
     note_unused_partitions,
     read_layout,
 )
+from recordmill.sources.common.options import TableOptions
 from recordmill.sources.parser.source import ParsedSource, plan_parsed
 from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES, Kind, find_kind
 from recordmill.sources.values.column_join import PlanFunction, join_folder_columns
@@ -51,7 +52,7 @@ from recordmill.storage.walk import is_within
 # Files that a parser of the user parses for a dry run.
 _PREVIEWED_FILES = 4
 # Kinds whose folders determine classes.
-_KINDS_WITH_FOLDERS = ("images", "text")
+_KINDS_WITH_CLASS_FOLDERS = ("images", "text")
 
 
 def plan_source(
@@ -286,7 +287,7 @@ def _plan(
     options = settings.values.plugin(kind.name)
     # All files determine splits and classes. Known ones are left out after that.
     find_new = None if known_inputs is None else known_inputs.find_new
-    if not kind.is_table and kind.name in _KINDS_WITH_FOLDERS:
+    if not kind.is_table and kind.name in _KINDS_WITH_CLASS_FOLDERS:
         return kind.planner(listing, options, replace(common, find_new=find_new))
     if not kind.is_table:
         if find_new is not None:
@@ -301,7 +302,7 @@ def _plan(
 
     plan: PlanFunction = plan_tables
     # Each step joins columns to the records of the steps before.
-    if kind.has_partitions:
+    if isinstance(options, TableOptions):
         plan = partial(join_parsed_texts, plan, options=options)
         if options.file_columns:
             # Imported here, because most builds need no module for images.
@@ -326,7 +327,7 @@ def _choose_table_files(
     """
     chosen_files = filter_kind(listing, kind)
     if split_from == AUTO_LAYOUT:
-        chosen_files = leave_out_submissions(chosen_files)
+        chosen_files = drop_sample_submissions(chosen_files)
     layout = read_layout(
         chosen_files.files, chosen_files.roots, split_from=split_from, class_from=NO_LAYOUT
     )

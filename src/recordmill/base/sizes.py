@@ -12,6 +12,9 @@ from recordmill.base.option_names import option
 
 # 128 MiB: TensorFlow recommends 100 to 200 MB, which is enough for efficient sequential reads.
 DEFAULT_SHARD_BYTES = 128 << 20
+# Larger inputs get larger shards instead of more. It is half the largest number of key buckets, so
+# the slices of a shard hold about 1.5 times its size.
+MAX_DEFAULT_SHARDS = 1 << 15
 # 16 MiB: longer than any intended row or line, and short enough to hold several in memory.
 MAX_LINE_BYTES = 16 << 20
 # 4 EiB: an int64 holds twice as much.

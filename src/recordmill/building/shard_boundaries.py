@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import DEFAULT_SHARD_BYTES
+from recordmill.base.sizes import DEFAULT_SHARD_BYTES, MAX_DEFAULT_SHARDS
 from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
@@ -24,8 +24,6 @@ from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 BY_RECORDS, BY_BYTES = "records", "bytes"
 # Shards of a split: their names have five digits, and a folder with more files is impractical.
 MAX_SHARDS = 100_000
-# Half the largest number of key buckets, so the slices of a shard hold about 1.5 times its size.
-MAX_DEFAULT_SHARDS = 1 << 15
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import (
     DEFAULT_SHARD_BYTES,
+    MAX_DEFAULT_SHARDS,
+    format_size,
     format_size_option,
     parse_size,
     size_in_bytes,
@@ -133,7 +135,8 @@ class BuildShards(Options, heading="shards", decides=True):
         "target size of a shard before compression",
         default=None,
         parse=parse_size,
-        default_text=f"{format_size_option(DEFAULT_SHARD_BYTES)}; larger above 4 TiB of input",
+        default_text=f"{format_size_option(DEFAULT_SHARD_BYTES)}; larger above "
+        f"{format_size(DEFAULT_SHARD_BYTES * MAX_DEFAULT_SHARDS)} of input",
         metavar="SIZE",
         common=True,
     )

@@ -65,7 +65,7 @@ class BuildKeywords(TypedDict, total=False):
     split_seed: int
     """seed of the division into splits (default: 0)."""
     shard_size: str | int | None
-    """target size of a shard before compression (default: 128MiB; larger above 4 TiB of input)."""
+    """target size of a shard before compression (default: 128MiB; larger above 4.0 TiB of input)."""
     num_shards: int | None
     """exactly N shards per split, instead of --shard-size."""
     compression: Literal['none', 'gzip']

@@ -36,14 +36,15 @@ class Kind:
             `sources.common.content.ContentSample` and returns a description of the content, or ""
             if the sample is not of this kind. The path is "" if one file is not enough to recognize
             the kind.
-        options_path: Import path of the class of options of the kind, an `Options`.
+        options_path: Import path of the class of options of the kind, an `Options`. With a
+            `TableOptions`, folders called `NAME=VALUE` become columns, and `pipelines.plan` applies
+            the options of this class to the columns.
         planner_path: Import path of a function that takes (listing, options, PlanOptions) and
             returns a `Source`. If `is_table`, its first argument is not a listing but the input
             files of this kind, with their splits.
         is_textual: Whether the content is text. Text formats look alike, so they are tried after
             all binary kinds.
         is_table: Whether each file has many records.
-        has_partitions: Whether folders called `NAME=VALUE` become columns.
         shared_extensions: Extensions that such files often have, but files without records as well.
             They never decide the kind.
     """
@@ -55,7 +56,6 @@ class Kind:
     planner_path: str
     is_textual: bool = False
     is_table: bool = True
-    has_partitions: bool = False
     shared_extensions: tuple[str, ...] = ()
 
     @cached_property
@@ -88,7 +88,6 @@ KINDS = (
         options_path="sources.csv.options:CsvOptions",
         planner_path="sources.csv.source:plan_csv",
         is_textual=True,
-        has_partitions=True,
     ),
     Kind(
         name="jsonl",
@@ -97,7 +96,6 @@ KINDS = (
         options_path="sources.jsonl.options:JsonlOptions",
         planner_path="sources.jsonl.source:plan_jsonl",
         is_textual=True,
-        has_partitions=True,
         shared_extensions=("json",),
     ),
     Kind(
@@ -115,7 +113,6 @@ KINDS = (
         recognizer_path="sources.common.content:recognize_parquet",
         options_path="sources.common.options:TableOptions",
         planner_path="sources.arrow.parquet:plan_parquet",
-        has_partitions=True,
     ),
     Kind(
         name="arrow",
@@ -123,7 +120,6 @@ KINDS = (
         recognizer_path="sources.common.content:recognize_arrow",
         options_path="sources.common.options:TableOptions",
         planner_path="sources.arrow.ipc_files:plan_arrow",
-        has_partitions=True,
     ),
     Kind(
         name="numpy",

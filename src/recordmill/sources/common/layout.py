@@ -145,7 +145,7 @@ def read_layout(
     )
 
 
-def leave_out_submissions(listing: Listing) -> Listing:
+def drop_sample_submissions(listing: Listing) -> Listing:
     """Removes the files that show how results of a competition are handed in.
 
     Such a file, as Kaggle's `sample_submission.csv`, has the ids of the test data and no data. It
