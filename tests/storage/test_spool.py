@@ -40,7 +40,7 @@ def packed(folder: Path, files: int, rows: int = 20) -> Dataset:
 def test_lanes_hold_several_files_and_are_reused() -> None:
     spool, places = Spool(), []
     for number in range(5):
-        with spool.lane() as lane, spool.record(lane, "a") as begin:
+        with spool.lane() as lane, spool.append_file(lane, "a") as begin:
             lane.append(np.full(5000 + number, number, np.uint8))
             places.append((lane, begin, lane.size_bytes))
     assert len({id(lane) for lane, _, _ in places}) == 1
@@ -53,7 +53,7 @@ def test_failed_file_leaves_no_byte_in_its_lane() -> None:
     spool = Spool()
 
     def fail(lane: Lane) -> None:
-        with spool.record(lane, "a"):
+        with spool.append_file(lane, "a"):
             lane.append(np.zeros(5000, np.uint8))
             raise KeyError
 

@@ -66,7 +66,7 @@ def check(
         The violations. The list is empty if everything is as expected.
 
     Raises:
-        UsageError: A standard can't be used, or there are no statistics.
+        UsageError: A reference can't be used, or there are no statistics.
         DataError: A record is damaged.
 
     Examples:
@@ -83,20 +83,20 @@ def check(
     dataset = open(inputs, threads=chosen.threads, storage_requests=chosen.storage_requests).records
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
-        standards = _Standards(dataset, chosen.recount, counters)
+        references = _References(dataset, chosen.recount, counters)
         against = chosen.against
-        for standard in against if isinstance(against, list | tuple) else [against]:
-            standards.add(standard)
-        repeats = standards.duplicate_rules()
-        violations = list(standards.find_all_violations(_format_inputs(inputs)))
+        for reference in against if isinstance(against, list | tuple) else [against]:
+            references.add(reference)
+        repeats = references.duplicate_rules()
+        violations = list(references.find_all_violations(_format_inputs(inputs)))
         violations += find_repeat_violations(
             dataset, repeats, chosen.memory, lambda n: counters.advance(records=n)
         )
     return violations
 
 
-class _Standards:
-    """A data set, and the standards that it is checked against.
+class _References:
+    """A data set, and the references that it is checked against.
 
     Attributes:
         dataset: The data set.
@@ -115,16 +115,16 @@ class _Standards:
         self.schemas: list[tuple[Schema, Rules | None, str]] = []
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
-    def add(self, standard: Any) -> None:
-        """Loads a standard, and adds it to the attribute for its type.
+    def add(self, reference: Any) -> None:
+        """Loads a reference, and adds it to the attribute for its type.
 
-        A standard is a set of rules, a schema, or another data set or its statistics.
+        A reference is a set of rules, a schema, or another data set or its statistics.
 
         Args:
-            standard: The path of a standard, a mapping with rules, or a `Schema`.
+            reference: The path of a reference, a mapping with rules, or a `Schema`.
 
         Raises:
-            UsageError: There are rules already, or the standard is of another type or can't be
+            UsageError: There are rules already, or the reference is of another type or can't be
                 read.
         """
         from recordmill.base.errors import UsageError
@@ -134,23 +134,23 @@ class _Standards:
         from recordmill.schemas.feature import Schema
         from recordmill.storage.files import parse_input_path
 
-        if isinstance(standard, Schema):
-            self.schemas.append((standard, None, "the schema"))
+        if isinstance(reference, Schema):
+            self.schemas.append((reference, None, "the schema"))
             return
-        if not isinstance(standard, Mapping | str | os.PathLike):
+        if not isinstance(reference, Mapping | str | os.PathLike):
             raise UsageError(
-                "{against} takes a path, a mapping of rules or a Schema, not {standard}",
+                "{against} takes a path, a mapping of rules or a Schema, not {reference}",
                 against=option("against"),
-                standard=f"{standard!r:.60}",
+                reference=f"{reference!r:.60}",
             )
-        name = "" if isinstance(standard, Mapping) else parse_input_path(standard)
-        if isinstance(standard, Mapping) or name.endswith((".yaml", ".yml")):
+        name = "" if isinstance(reference, Mapping) else parse_input_path(reference)
+        if isinstance(reference, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
                 raise UsageError(
                     "{against}: only one set of rules can be given: put all rules into one file",
                     against=option("against", name or None),
                 )
-            rules = read_rules(standard if isinstance(standard, Mapping) else name)
+            rules = read_rules(reference if isinstance(reference, Mapping) else name)
             self.rules = rules.fit_to_schema(self.schema, self.dataset.catalog.splits)
         elif name.endswith(".pbtxt"):
             self.schemas.append((*self._load_schema(name), name))

@@ -554,7 +554,7 @@ class InflatedFile(ScannedFile):
             return
         with _pass_locks[self.ordinal % len(_pass_locks)], self._spool.lane() as lane:
             if self._place is None:
-                with self._spool.record(lane, self.file.name) as begin:
+                with self._spool.append_file(lane, self.file.name) as begin:
                     table = self._inflate_into(lane)
                 if self._table is not None and (table.content, table.end, table.records) != (
                     self._table.content,

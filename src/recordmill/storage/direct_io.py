@@ -108,7 +108,7 @@ class DirectFiles:
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def name_file(error: OSError, descriptor: int) -> OSError:
+def add_path(error: OSError, descriptor: int) -> OSError:
     """Returns the error with the path of an open file.
 
     If the system does not know the path, the error is returned as it is. An error of a full disk is
@@ -207,7 +207,7 @@ class DirectFile:
             except OSError as error:
                 # File systems refuse direct I/O with EINVAL, some only at the first write.
                 if error.errno != errno.EINVAL or not self._is_direct:
-                    raise name_file(error, self._descriptor) from None
+                    raise add_path(error, self._descriptor) from None
                 self._is_unsupported = True
             # After a short write the rest is not aligned any more.
             if num_written % _ALIGN_BYTES or self._is_unsupported:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.direct_io import DISK_FULL_ERRNOS, DirectFile, name_file
+from recordmill.storage.direct_io import DISK_FULL_ERRNOS, DirectFile, add_path
 
 FILE_CREATED, NAME_TAKEN, NAME_UNFIT = "created", "taken", "unfit"
 
@@ -142,7 +142,7 @@ def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArra
         # a direct file names itself
         if error.filename is not None or isinstance(file, DirectFile):
             raise
-        raise name_file(error, file.fileno()) from None
+        raise add_path(error, file.fileno()) from None
     return num_written
 
 

@@ -53,9 +53,9 @@ _FILE_SCHEMA = pa.schema(
     {
         "file/root": pa.int32(),
         # The part of the path before the name. It is dictionary-encoded in a `FileTable`.
-        "file/stem": pa.int32(),
+        "file/path_prefix": pa.int32(),
         "file/name": pa.binary(),
-        "file/path": pa.binary(),  # null if the path is the stem and the name
+        "file/path": pa.binary(),  # null if the path is the prefix and the name
         "file/size_bytes": pa.int64(),
         "file/mtime_ns": pa.int64(),
         "file/etag": pa.string(),
@@ -119,20 +119,20 @@ class FileTable(ItemTable[InputFile]):
         if isinstance(files, FileTable):
             return files
         # Files become columns in batches, so that not all of them are Python objects at once. The
-        # dictionaries of stems and splits are common to all batches.
-        stems, splits = dict[bytes, int](), dict[str | None, int]()
-        split_indices, batches, remaining = list[Integers](), [_to_batch([], stems)], iter(files)
+        # dictionaries of prefixes and splits are common to all batches.
+        prefixes, splits = dict[bytes, int](), dict[str | None, int]()
+        split_indices, batches, remaining = list[Integers](), [_to_batch([], prefixes)], iter(files)
         while batch := list(islice(remaining, _FILE_BATCH)):
             split_indices.append(
                 np.array([splits.setdefault(file.split, len(splits)) for file in batch])
             )
-            batches.append(_to_batch(batch, stems))
+            batches.append(_to_batch(batch, prefixes))
         rows = pa.concat_batches(batches)
-        stem_index = _FILE_SCHEMA.get_field_index("file/stem")
-        stem = make_dictionary_column(
-            rows.column(stem_index).to_numpy(), pa.array(list(stems), pa.binary())
+        prefix_index = _FILE_SCHEMA.get_field_index("file/path_prefix")
+        prefix = make_dictionary_column(
+            rows.column(prefix_index).to_numpy(), pa.array(list(prefixes), pa.binary())
         )
-        table = cls(rows.set_column(stem_index, "file/stem", stem))
+        table = cls(rows.set_column(prefix_index, "file/path_prefix", prefix))
         return (
             table.with_splits(make_dictionary_column(np.concatenate(split_indices), list(splits)))
             if any(splits)
@@ -321,11 +321,11 @@ class FileTable(ItemTable[InputFile]):
             InputFile(
                 root,
                 name.decode(*_NAME_ENCODING),
-                (stem + name if path is None else path).decode(*_NAME_ENCODING),
+                (prefix + name if path is None else path).decode(*_NAME_ENCODING),
                 Stat(size, mtime, etag, ctime),
                 split,
             )
-            for root, stem, name, path, size, mtime, etag, ctime, split in zip(
+            for root, prefix, name, path, size, mtime, etag, ctime, split in zip(
                 *columns, splits, strict=True
             )
         ]
@@ -435,7 +435,7 @@ def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
 
 
 def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a dictionary-encoded column without dictionary values that no row uses."""
+    """Returns rows with smaller dictionaries, without values that no row uses."""
     columns = [
         _without_unused_values(column) if isinstance(column, pa.DictionaryArray) else column
         for column in rows.columns
@@ -456,8 +456,8 @@ def _without_unused_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
     )
 
 
-def _to_batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatch:
-    """Returns the columns of files. Adds each new stem to `stems`."""
+def _to_batch(files: Sequence[InputFile], prefixes: dict[bytes, int]) -> pa.RecordBatch:
+    """Returns the columns of files. Adds each new prefix to `prefixes`."""
     columns: dict[str, list[Any]] = {name: [] for name in _FILE_SCHEMA.names}
     for file in files:
         name, path, stat = (
@@ -466,11 +466,11 @@ def _to_batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordB
             file.stat,
         )
         ends_with_name = path.endswith(name)
-        stem = path[: len(path) - len(name)] if ends_with_name else b""
+        prefix = path[: len(path) - len(name)] if ends_with_name else b""
         values = (
             *(
                 file.root,
-                stems.setdefault(stem, len(stems)),
+                prefixes.setdefault(prefix, len(prefixes)),
                 name,
                 None if ends_with_name else path,
             ),

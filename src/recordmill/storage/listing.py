@@ -165,13 +165,13 @@ def list_inputs(
     # [INPUT]. The files of a list are in the order of its lines.
     files_by_root: list[list[walk.FileEntry]] = []
     for ordinal, argument in enumerate(map(os.fspath, inputs)):
-        root, files, by_name = _resolve(argument, follow_links, ignored)
+        root, files, named_paths = _resolve(argument, follow_links, ignored)
         roots.append(root)
         files_by_root.append(files)
-        if by_name is None:
+        if named_paths is None:
             explicit_roots.add(ordinal)
         else:
-            explicit_paths.update(by_name)
+            explicit_paths.update(named_paths)
     _remove_unfinished(files_by_root, ignored, explicit_paths, explicit_roots)
     for files in files_by_root:
         files.sort(key=lambda file: file.name)  # code points sort in the order of UTF-8 bytes

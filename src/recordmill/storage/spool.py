@@ -53,8 +53,11 @@ class Lane:
         self._mapped = LruSlot(MAPPED_FILES)
         weakref.finalize(self, self._file.close)
 
-    def begin(self) -> int:
-        """Returns the offset for the next content, which is the begin of a page."""
+    def align(self) -> int:
+        """Pads the file with zeros to a full page, and returns its size.
+
+        This is the offset of the next content.
+        """
         self.truncate(-(-self.size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         return self.size_bytes
 
@@ -111,7 +114,7 @@ class Spool:
                 self._free.append(lane)
 
     @contextlib.contextmanager
-    def record(self, lane: Lane, name: str) -> Iterator[int]:
+    def append_file(self, lane: Lane, name: str) -> Iterator[int]:
         """Appends one file to a lane inside the `with` block. An error removes it again.
 
         Args:
@@ -123,7 +126,7 @@ class Spool:
         Raises:
             RecordmillError: There is no space left.
         """
-        begin = lane.begin()
+        begin = lane.align()
         try:
             yield begin
         except BaseException as error:
