@@ -1,9 +1,8 @@
 """Compaction: the records of all parts of a data set become one part.
 
-The records of the old shards are sorted and merged by their stored keys, as in a build. So the new
-shards have the bytes of one build of all inputs. Payloads are copied and never decoded.
-
-Records with equal keys keep the order of their parts.
+The records of the old shards are sorted and merged by their stored keys, as in a build. Payloads
+are copied and never decoded. So the new shards have the bytes of one build of all inputs. With
+`--key`, this requires unique values, because records with equal keys keep the order of their parts.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ class Compaction:
     """A planned compaction.
 
     Attributes:
-        plan: The plan of the shards.
+        plan: The plan of the new shards.
         manifest: The manifest of the generation with the old parts.
-        files: All shards of that generation, in reading order.
+        files: The shards of all old parts, in reading order.
     """
 
     plan: BuildPlan
@@ -81,14 +80,15 @@ class _OldShard:
         split_id: Ordinal of its split.
         part: Ordinal of its part.
         first_record: Number of its first record in its split and part.
-        first_key: The number that is added to each key.
+        key_offset: Is added to each key. It continues the keys of a build without shuffle from part
+            to part, and is 0 if the records are shuffled.
     """
 
     file: IndexedShard
     split_id: int
     part: int
     first_record: int
-    first_key: int
+    key_offset: int
 
 
 def plan_compaction(
@@ -131,7 +131,7 @@ def plan_compaction(
     split_names = _order_splits(manifest)
     framed_bytes = sum(shard.framed_bytes for *_, shard in manifest.shards())
     num_shards = shard_options.num_shards or framed_bytes // shard_options.shard_bytes + 1
-    key_limit = 2**64 if options.get("shuffle", True) else max(_first_keys(manifest)[-1], 1)
+    key_limit = 2**64 if options.get("shuffle", True) else max(_key_offsets(manifest)[-1], 1)
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base_generation=base,
@@ -163,7 +163,7 @@ def compact_locally(compaction: Compaction, progress: Progress) -> Manifest:
     """
     plan, manifest = compaction.plan, compaction.manifest
     progress.begin("read", sum(manifest.records.values()))
-    results, histogram = _sort_all(compaction, progress)
+    results, histogram = _sort_all_shards(compaction, progress)
     sorted_runs = [run for result in results for run in result.sorted_runs]
     slices_by_range = plan_shard_slices(plan, sorted_runs, histogram)
     progress.begin("write", sum(manifest.records.values()))
@@ -172,7 +172,9 @@ def compact_locally(compaction: Compaction, progress: Progress) -> Manifest:
     return _commit(compaction, results, shards)
 
 
-def _sort_all(compaction: Compaction, progress: Progress) -> tuple[list[IngestResult], Histogram]:
+def _sort_all_shards(
+    compaction: Compaction, progress: Progress
+) -> tuple[list[IngestResult], Histogram]:
     """Copies the records of all shards to sorted runs.
 
     Returns:
@@ -197,7 +199,7 @@ def _group_shards(compaction: Compaction) -> Iterator[list[_OldShard]]:
     split_ids = {name: split_id for split_id, name in enumerate(plan.split_names)}
     parts = {part.folder: number for number, part in enumerate(manifest.parts)}
     shuffles = manifest.options.get("shuffle", True)
-    first_keys = [0] * len(parts) if shuffles else _first_keys(manifest)
+    key_offsets = [0] * len(parts) if shuffles else _key_offsets(manifest)
     group, group_bytes = list[_OldShard](), 0
     counts: dict[tuple[str, str], int] = {}
     listed = zip(manifest.shards(), compaction.files, strict=True)
@@ -215,7 +217,7 @@ def _group_shards(compaction: Compaction) -> Iterator[list[_OldShard]]:
                 split_id=split_ids[split],
                 part=number,
                 first_record=first_record,
-                first_key=first_keys[number],
+                key_offset=key_offsets[number],
             )
         )
     if group:
@@ -259,7 +261,16 @@ def _sort_shards(
 def _add_frames(
     writer: SortedRunWriter, shard: _OldShard, frames: FileFrames, keys: Any
 ) -> Iterator[SortedRun]:
-    """Adds the frames of a piece. Yields the sorted runs that were written to make room."""
+    """Adds the frames of a shard to the writer.
+
+    A generator: nothing is added unless it is consumed.
+
+    Yields:
+        The sorted runs that were written to make room.
+
+    Raises:
+        DataError: The shard is damaged.
+    """
     for damage in frames.damage:
         raise damage.error(shard.file.file.path)
     if len(frames.numbers) == 0:
@@ -270,7 +281,7 @@ def _add_frames(
         frames.data[begin : begin + int(sizes.sum())],
         sizes=sizes,
         crcs=frames.crcs,
-        keys=keys + np.uint64(shard.first_key),
+        keys=keys + np.uint64(shard.key_offset),
         split_ids=np.full(len(keys), shard.split_id, np.uint16),
         # Records with equal keys stay in the order of their parts.
         file_ids=np.full(len(keys), shard.part, np.uint32),
@@ -281,7 +292,10 @@ def _add_frames(
 def _commit(
     compaction: Compaction, results: Sequence[IngestResult], shards: Sequence[FinishedShard]
 ) -> Manifest:
-    """Verifies the record counts, copies the other files of the data set, and commits."""
+    """Verifies the record counts, copies the other files of the data set, and commits.
+
+    If this run has committed before, it returns that manifest.
+    """
     plan, manifest = compaction.plan, compaction.manifest
     if (committed := find_existing_commit(plan)) is not None:
         return committed
@@ -303,7 +317,7 @@ def _commit(
 
 
 def _copy_files(out: str, manifest: Manifest, data: Path) -> dict[str, Any]:
-    """Copies statistics, transform and input lists to the new data folder.
+    """Copies statistics and transform to the new data folder, and joins the lists of inputs.
 
     Returns:
         The manifest's entry for the inputs.
@@ -377,17 +391,20 @@ def _make_manifest(
 
 
 def _order_splits(manifest: Manifest) -> tuple[str, ...]:
-    """Returns the names of the splits in the order of one build."""
+    """Returns the names of the splits in the order of a build.
+
+    The declared splits come first, then train, validation and test, then the others by name.
+    """
     declared = [*manifest.options.get("splits", ()), *_SPLIT_ORDER]
     rank = {name: number for number, name in reversed([*enumerate(declared)])}
     return tuple(sorted(manifest.splits, key=lambda name: (rank.get(name, len(declared)), name)))
 
 
-def _first_keys(manifest: Manifest) -> list[int]:
-    """Returns the number of records read before each part, and of all parts.
+def _key_offsets(manifest: Manifest) -> list[int]:
+    """Returns the first key of each part in one build without shuffle, [parts + 1].
 
-    Without a shuffle, the keys of a part are the numbers of its records. In one build they continue
-    from one part to the next.
+    Such keys are the numbers of the records in the order of reading. The last value is the number
+    of all records.
     """
     counts = [part.records_read for part in manifest.parts]
     return [0, *itertools.accumulate(counts)]

@@ -1,12 +1,15 @@
 """The schema of records that are appended to a data set.
 
-The records get the schema of the data set. If their inferred types are wider, the append is
-refused, because records of the data set would have to change. Some wider types leave the stored
-records as they are, and may be allowed: a larger integer type, a list of variable length, a value
-that may be missing, a new feature. New classes get the numbers after the existing ones.
+The inferred types of the new records are compared with the schema of the data set:
 
-A type that is neither narrower nor wider, such as text where the data set has numbers, is no error
-here. The values decide: those that do not fit the data set's type are rejects.
+* An equal or narrower type is read as the type of the data set.
+* A wider type is refused, because the stored records would have to change. `widen` allows the
+  types with which they stay readable: a larger integer type, a list of variable length, a value
+  that may be missing, and a new feature.
+* Another type, such as text for a feature with numbers, is tried value by value. Values that do not
+  fit the type of the data set are rejects.
+* New classes are refused, unless `new_classes` allows them. They get the numbers after the existing
+  ones.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ def extend_schema(
     kind: str,
     kept_columns: Collection[str] = (),
 ) -> Schema:
-    """Returns the schema for reading new records, and for the data set with them.
+    """Returns the schema of the data set after the append.
+
+    New records are read with it. The features of `kept_columns` come last: they are read, but not
+    stored.
 
     Args:
         stored: The schema of the data set.
@@ -62,24 +68,28 @@ def extend_schema(
     extended = [
         _extend_feature(feature, inferred[feature.name], rules, kind)
         if feature.name in inferred
-        else _allow_missing(feature, rules)
+        else _make_optional(feature, rules)
         for feature in stored
     ]
-    new = [feature for feature in inferred if feature.name not in stored]
-    columns = [feature for feature in new if feature.name in kept_columns]
-    added = [replace(f, required=False) for f in new if f.name not in kept_columns]
-    if added and not rules.widen:
+    new_features = [feature for feature in inferred if feature.name not in stored]
+    order_columns = [feature for feature in new_features if feature.name in kept_columns]
+    added_features = [
+        replace(feature, required=False)
+        for feature in new_features
+        if feature.name not in kept_columns
+    ]
+    if added_features and not rules.widen:
         raise UsageError(
             "{out} has no feature {names}; {widen} adds it to the data set, and it is then "
             "missing in the records that are there",
             out=rules.out,
-            names=", ".join(repr(feature.name) for feature in added[:5]),
+            names=", ".join(repr(feature.name) for feature in added_features[:5]),
             widen=option("widen", True),
         )
-    return Schema((*extended, *added, *columns), stored.label)
+    return Schema((*extended, *added_features, *order_columns), stored.label)
 
 
-def _allow_missing(feature: Feature, rules: AppendRules) -> Feature:
+def _make_optional(feature: Feature, rules: AppendRules) -> Feature:
     if feature.required and not rules.widen:
         raise UsageError(
             "{feature} is missing in some or all of the new records, and {out} has it in every "
@@ -93,7 +103,7 @@ def _allow_missing(feature: Feature, rules: AppendRules) -> Feature:
 
 def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind: str) -> Feature:
     """Returns the feature of the data set, extended for the new records."""
-    feature = stored if inferred.required else _allow_missing(stored, rules)
+    feature = stored if inferred.required else _make_optional(stored, rules)
     if stored.classes is not None:
         return _add_classes(feature, inferred, rules)
     dtype = _join_dtypes(stored.dtype, inferred.dtype, kind)
@@ -102,7 +112,7 @@ def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind
     if (joined.dtype, joined.shape) == (stored.dtype, stored.shape):
         return feature
     # Old records can only be read with the joined type if it is stored in the same way.
-    can_widen = _stored_form(joined) == _stored_form(stored) and not stored.timestamp
+    can_widen = _storage_entries(joined) == _storage_entries(stored) and not stored.timestamp
     if not can_widen:
         raise UsageError(
             "{feature} is {inferred} in the new inputs and {stored} in {out}, and its records "
@@ -129,16 +139,20 @@ def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind
     return joined
 
 
-def _stored_form(feature: Feature) -> tuple[tuple[str, str, bool], ...]:
+def _storage_entries(feature: Feature) -> tuple[tuple[str, str, bool], ...]:
     return tuple((entry.name, entry.kind, entry.raw) for entry in feature.storage())
 
 
 def _join_dtypes(stored: str, inferred: str, kind: str) -> str:
-    """Returns `stored`, or the wider dtype that the new values need."""
+    """Returns the dtype of a feature after the append.
+
+    It stays `stored` if the new values are checked one by one. This is so for whole numbers in
+    text, which are inferred as int64, for whole numbers in a feature of floats, and for unrelated
+    dtypes.
+    """
     are_numbers = is_number_dtype(stored) and is_number_dtype(inferred)
     stored_is_int, inferred_is_int = "int" in stored, "int" in inferred
     if are_numbers and inferred_is_int and (kind in _TEXT_KINDS or not stored_is_int):
-        # Each value is checked when it is read.
         return stored
     return join_dtypes(stored, inferred) or stored
 
