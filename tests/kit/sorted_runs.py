@@ -1,5 +1,6 @@
 """Run files made of a list of records."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -49,3 +50,19 @@ def payloads_of(data: np.ndarray) -> list[bytes]:
     """Those of contiguous frames."""
     frames, _ = scan_frames(data, source="frames", is_final=True)
     return [frames.payload(at).tobytes() for at in range(len(frames))]
+
+
+ONE = KeyBuckets(1, 1, 2**64)
+
+
+def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
+    """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all
+    the same.
+    """
+    dice = random.Random(count + parts)
+    result: list[list[Record]] = [[] for _ in range(parts)]
+    for number in range(count):
+        key = {"hashed": dice.getrandbits(64), "in order": number, "one": 7}[keys]
+        part = number * parts // count
+        result[part].append((0, key, part, number, b"%08d" % number + b"x" * dice.randrange(size)))
+    return result

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import recordmill
+from kit.files import files_in
 from recordmill.base.progress import Progress
 from recordmill.building.class_counter import count_classes
 from recordmill.building.plan import BuildPlan
@@ -31,7 +33,7 @@ from recordmill.pipelines.append import inherit_options
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.transform import add_transform
-from recordmill.shards.manifest import Manifest
+from recordmill.shards.manifest import Manifest, load_manifest
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.files import is_remote
@@ -114,3 +116,36 @@ class Steps:
         found = self.merged(self.survey())
         between(found)
         return self.finish(found, self.put(self.make(found)))
+
+
+OPTIONS: dict[str, Any] = {
+    "num_shards": 4,
+    "splits": "train=0.7,test=0.3",
+    "name": "same",
+    "max_rejects": 3,
+}
+
+
+def begin(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
+    """With a group for each of the files, as they would be if they were large."""
+    planned = {"kind": "csv", **OPTIONS, **options}
+    return Steps.begin(source, out, tmp_path / "private", **planned)
+
+
+def of_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
+    return recordmill.build(source, tmp_path / "one", kind="csv", **{**OPTIONS, **options})
+
+
+def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
+    part = one.manifest.parts[0].folder
+    assert files_in(out, manifest.parts[0].folder) == files_in(one.out, part)
+    assert manifest.fingerprint == one.manifest.fingerprint
+    assert load_manifest(out) == manifest
+    assert recordmill.verify(out) == []
+
+
+def discard(place: JobFolder) -> None:
+    """What a driver does whose job has failed."""
+    run = place.open_run()
+    run.discard()
+    run.remove_work_files()

@@ -1,0 +1,94 @@
+"""Workers write the shards of one machine in any number of attempts, and wrong ones are refused."""
+
+from pathlib import Path
+
+import pytest
+from kit.worker_steps import begin, check_same, discard, of_one_machine
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.building.commit import CommitConflict
+from recordmill.building.finish_build import RecordCountError
+from recordmill.building.workers.shards import commit_shared_build, write_shard_attempt
+from recordmill.building.workers.shared_files import NotSharedError, _load_cached
+from recordmill.shards.manifest import list_generations
+from recordmill.storage.files import put_bytes
+from recordmill.storage.folders import exists, find_files
+
+
+def test_empty_shards_leave_no_gap_in_the_numbers(out: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30))
+    )
+    options = {"num_shards": None, "shard_size": 600, "splits": None}
+    manifest = begin(str(tmp_path / "a.csv"), out, tmp_path, **options).all()
+    check_same(out, manifest, of_one_machine(str(tmp_path / "a.csv"), tmp_path, **options))
+    assert (
+        len(manifest.shards()) < sum(shard.framed_bytes for *_, shard in manifest.shards()) // 600
+    )
+
+
+def test_repeated_steps_and_a_late_worker_do_not_change_the_data_set(
+    source: str, out: str, tmp_path: Path
+) -> None:
+    steps = begin(source, out, tmp_path)
+    steps.ingest(3)  # an attempt that nobody accounts for
+    found = steps.survey()
+    again = steps.survey()
+    assert found.layout != again.layout
+    made = steps.make(again)
+    second = steps.make(again)
+    mixed = [pair[number % 2] for number, pair in enumerate(zip(made, second, strict=True))]
+    placed = steps.put(mixed)
+    assert (
+        steps.put(second) == placed
+    )  # another attempt at the names, of other files with the same bytes
+    manifest = steps.finish(again, placed)
+    assert steps.finish(again, placed) == manifest
+    write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
+    assert steps.finish(again, steps.put(made)) == manifest
+    check_same(out, manifest, of_one_machine(source, tmp_path))
+    steps.job_folder.open_run().remove_work_files()
+    _load_cached.cache_clear()
+    with pytest.raises((NotSharedError, FileNotFoundError)):
+        write_shard_attempt(steps.plan, again, 0, steps.progress)
+    assert (
+        commit_shared_build(steps.plan, again, placed) == manifest
+    )  # repeated when all is removed
+    check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
+
+
+def test_shard_of_another_size_or_checksum_is_not_committed(
+    source: str, out: str, tmp_path: Path
+) -> None:
+    steps = begin(source, out, tmp_path)
+    found = steps.survey()
+    placed = steps.put(steps.make(found))
+    with pytest.raises(RecordCountError, match="differ from those read"):
+        steps.finish(found, placed[1:])
+    with pytest.raises(RecordCountError, match="differ from those read"):
+        steps.finish(found, [*placed, placed[0]])
+    name, size = placed[0].files[-1]
+    put_bytes(steps.job_folder.data_path(*name.split("/")), b"short")
+    with pytest.raises(RecordmillError, match=f"5 bytes, not those that were written|{size}"):
+        steps.finish(found, placed)
+    assert list_generations(out) == []
+    discard(steps.job_folder)
+    assert not [name for name in find_files(out) if exists(out)] or not exists(out)
+
+
+def test_of_two_builds_one_commits_and_the_other_removes_its_files(
+    source: str, out: str, tmp_path: Path
+) -> None:
+    first, second = (begin(source, out, tmp_path) for _ in range(2))
+    kept = first.all()
+    with pytest.raises(CommitConflict, match="another build committed"):
+        second.all()
+    discard(second.job_folder)
+    discard(first.job_folder)  # as a driver that lost the answer of its job would
+    assert first.job_folder.open_run().committed_manifest() == kept
+    folders = {
+        name.split("/")[0] for name in find_files(out) if name.startswith(("data-", "_run-"))
+    }
+    assert folders == {first.job_folder.data_folder_name}
+    assert recordmill.verify(out) == []

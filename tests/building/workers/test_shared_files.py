@@ -1,0 +1,147 @@
+"""A worker that sees other files than the build is reported, and no foreign plan is unpickled."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.image_samples import encoded
+from kit.store_server import Store
+from kit.worker_steps import OPTIONS, Steps, begin, check_same
+from PIL import Image
+
+import recordmill
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _load_cached
+from recordmill.building.workers.shared_files import begin_build as start
+from recordmill.pipelines.build import make_plan
+from recordmill.pipelines.build_options import make_options
+from recordmill.shards.manifest import list_generations
+from recordmill.shards.run import RunFolder
+from recordmill.storage.files import put_bytes
+from recordmill.storage.folders import find_files, join
+
+
+@pytest.mark.parametrize("what", ["shard", "index", "run", "plan"])
+def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
+    source: str, out: str, tmp_path: Path, store: Store, what: str
+) -> None:
+    out += f"-{what}"
+    steps = begin(source, out, tmp_path)
+
+    def hide(name: str) -> None:
+        (key,) = (key for key in find_files(out) if name in key)
+        root = tmp_path / "out" if "://" not in out else None
+        if root is not None:
+            Path(out, key).unlink()
+        else:
+            store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
+
+    if what == "plan":
+        hide(steps.plan.name)
+        _load_cached.cache_clear()
+        with pytest.raises(
+            NotSharedError, match=r"can't be seen on the worker .*: all workers must share"
+        ):
+            steps.ingest(0)
+        return
+    found = steps.survey()
+    if what == "run":
+        hide(bytes(found.layout.load().sorted_runs[3]["name"]).decode())
+        with pytest.raises(NotSharedError, match="can't be seen on the worker"):
+            steps.make(found)
+        return
+    placed = steps.put(steps.make(found))
+    data = steps.job_folder.data_path().removeprefix(out).lstrip("/")
+    hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
+    with pytest.raises(
+        NotSharedError,
+        match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed",
+    ):
+        steps.finish(found, placed)
+    assert list_generations(out) == []
+
+
+def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    put_bytes(steps.job_folder.run_path("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
+    _load_cached.cache_clear()
+    with pytest.raises(DataError, match="was changed after this build had written it"):
+        steps.ingest(0)
+    found = begin(source, f"{out}-2", tmp_path).survey()
+    put_bytes(
+        found.layout.job_folder.run_path("shared", found.layout.name),
+        b"cos\nsystem\n(S'false'\ntR.",
+    )
+    _load_cached.cache_clear()
+    with pytest.raises(DataError, match="was changed after this build had written it"):
+        found.layout.load()
+
+
+def test_class_that_a_worker_does_not_have_is_reported(
+    out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OfAScript:
+        pass
+
+    OfAScript.__qualname__ = "OfAScript"
+    monkeypatch.setitem(globals(), "OfAScript", OfAScript)
+    place = JobFolder(out, "0" * 12)
+    if not place.is_remote:
+        Path(place.run_path("shared")).mkdir(parents=True)
+    shared = place.share_value("plan", OfAScript())
+    monkeypatch.delitem(globals(), "OfAScript")
+    with pytest.raises(
+        RecordmillError, match=r"'OfAScript'.* must be in a module that is installed there"
+    ):
+        shared.load()
+
+
+def in_classes(folder: Path) -> None:
+    """Texts, and images with a row each of labels, in folders of classes; files beside these."""
+    for number in range(14):
+        inner = folder / ("", "ant", "bee")[number % 3]
+        inner.mkdir(exist_ok=True)
+        inner.joinpath(f"{number:02d}.txt").write_text(f"text {number}")
+        inner.joinpath(f"{number:02d}.png").write_bytes(
+            encoded("png", Image.new("RGB", (2, number + 1)))
+        )
+    rows = "".join(
+        f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12)
+    )
+    folder.joinpath("labels.csv").write_text(f"path,share,word\n{rows}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
+def test_plan_of_workers_has_the_files_and_units_of_one_process(
+    source: str, tmp_path: Path, kind: str
+) -> None:
+    options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
+    if kind not in ("csv", "text"):
+        source = str(tmp_path / "classes")
+        in_classes(tmp_path.joinpath("classes"))
+        options |= {} if kind == "labels" else {"unlabelled": "keep"}
+    if kind == "labels":
+        options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
+    one = recordmill.build(source, tmp_path / "one", **options)
+    out = str(tmp_path / "out")
+    folder = RunFolder.create(out)
+    settings = make_options(out, runner="PortableRunner", **options)
+    plan = make_plan(source, folder, out, 0, settings, Progress())
+    given: Any = plan.source
+    shared = start(plan, JobFolder(out, folder.id))
+    far: Any = shared.load().source
+    assert set(given.files.extra_columns) == set(far.files.extra_columns)
+    known = {"documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
+    assert known.get(kind, set()) - {"split"} <= set(far.files.extra_columns)
+    assert list(far.files) == list(given.files)
+    for name in given.files.extra_columns:
+        assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
+    assert (list(far.units), list(far.plan_rejects)) == (
+        list(given.units),
+        list(given.plan_rejects),
+    )
+    assert list(shared.load().unit_groups) == list(plan.unit_groups)
+    assert list(find_files(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
+    check_same(out, Steps(shared, Progress()).all(), one)
+    folder.release()
