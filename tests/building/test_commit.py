@@ -3,62 +3,32 @@ generations.
 """
 
 import errno
-import fcntl
 import gc
 import itertools
-import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.commits import SHARD, build, publish
 
 import recordmill
-from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.building.commit import CommitConflict, commit, finish_output, publish_files
-from recordmill.shards import dead_runs, run
+from recordmill.base.errors import RecordmillError
+from recordmill.building.commit import CommitConflict, finish_output, publish_files
 from recordmill.shards import manifest as manifest_files
-from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, remove_dead_runs
+from recordmill.shards.dead_runs import remove_dead_runs
 from recordmill.shards.manifest import (
     Manifest,
-    Part,
-    ShardInfo,
     is_data_set,
     list_generations,
     load_manifest,
     manifest_path,
 )
-from recordmill.shards.run import RunFolder, check_output_folder
-
-SHARD = "train-00000-of-00001.tfrecord"
-
-
-def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
-    (folder.data / SHARD).write_bytes(content)
-    rejects = publish_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
-    info = ShardInfo(
-        SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16
-    )
-    part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
-    about = {"files": rejects}
-    manifest = Manifest(
-        "test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id}
-    )
-    return commit(folder, manifest, base)
-
-
-def build(out: Path, content: bytes, base: int) -> Manifest:
-    folder = RunFolder.create(out)
-    try:
-        return publish(folder, content, base)
-    finally:
-        folder.close()
+from recordmill.shards.run import RunFolder
 
 
 def shard(out: Path, manifest: Manifest) -> bytes:
@@ -265,10 +235,6 @@ def test_removal_of_a_dead_run_takes_only_files_with_its_id(tmp_path: Path) -> N
     )
 
 
-def _full_disk(*args: object, **named: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_failure_after_the_commit_is_logged_and_the_data_set_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,156 +314,3 @@ def test_slow_run_does_not_overwrite_derived_files_of_a_later_generation(tmp_pat
     second = build(tmp_path, b"two", 1)
     finish_output(tmp_path, first, 1)
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
-
-
-def test_half_removed_run_folder_is_still_found_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = RunFolder.create(tmp_path)
-    inner = dead_runs.remove
-
-    def stopped(path: Path) -> None:
-        if path.name == "spool":
-            raise KeyboardInterrupt
-        inner(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(dead_runs, "remove", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            folder.close()
-    assert (folder.path / LOCK_NAME).exists()
-    folder._lock.close()
-    assert remove_dead_runs(tmp_path) == [folder.path.name]
-
-
-def test_parent_folders_made_for_out_are_removed_if_empty(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "a" / "b" / "out").close()
-    assert os.listdir(tmp_path) == []
-    folder = RunFolder.create(tmp_path / "a" / "b" / "out")
-    (tmp_path / "a" / "mine").write_text("x")
-    folder.close()
-    assert os.listdir(tmp_path / "a") == ["mine"]
-
-
-def test_out_that_cannot_be_made_or_locked_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
-    with pytest.raises(UsageError, match="is not a folder"):
-        RunFolder.create(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="File name too long"):
-        RunFolder.create(tmp_path / ("x" * 300))
-    monkeypatch.setattr(fcntl, "flock", _full_disk)
-    with pytest.raises(UsageError, match=r"out\W: can't be written to: No space left"):
-        RunFolder.create(tmp_path / "out")
-    assert os.listdir(tmp_path) == ["nowhere"]
-
-
-def test_run_is_dead_if_its_lock_is_free_and_it_is_local_or_silent(
-    tmp_path: Path,
-) -> None:
-    live = RunFolder.create(tmp_path)
-    owner = json.loads((live.path / LOCK_NAME).read_text())
-    assert len(owner["machine"]) == 36  # the boot id
-    elsewhere = {**owner, "host": "elsewhere", "machine": "another boot id"}
-    for name, about in {
-        "_run-elsewhere": elsewhere,
-        "_run-long-silent": elsewhere,
-        "_run-of-a-killed-container": {**owner, "host": "another name"},
-        "_run-on-an-engine": {**owner, "machine": None},
-        "_run-on-an-engine-long-silent": {**owner, "machine": None},
-        "_run-unlocked": None,
-    }.items():
-        (tmp_path / name / "data").mkdir(parents=True)
-        if about is not None:
-            (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
-    long_ago = time.time() - LEASE_SEC - 60
-    for name in ("_run-long-silent", "_run-on-an-engine-long-silent"):
-        os.utime(tmp_path / name / LOCK_NAME, (long_ago, long_ago))
-    # A process that holds the lock is alive, even if it could not renew its lease.
-    os.utime(live.path / LOCK_NAME, (long_ago, long_ago))
-    dead = ["_run-long-silent", "_run-of-a-killed-container", "_run-on-an-engine-long-silent"]
-    states = {run.run: run.state for run in recordmill.status(tmp_path).runs}
-    assert [name for name, state in states.items() if state == "dead"] == dead
-    assert states["_run-elsewhere"] == "running or killed, on host 'elsewhere'"
-    assert states[live.path.name] == "running on this machine"
-    assert [*recordmill.clean(tmp_path)] == dead
-    assert remove_dead_runs(tmp_path) == dead
-    live.close()
-
-
-def test_lease_of_a_live_run_is_renewed_even_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that writes nothing for long, and whose lease could not be renewed once."""
-    monkeypatch.setattr(run, "LEASE_RENEWAL_SEC", 0.01)
-    before = {*threading.enumerate()}
-    renewed, failures = threading.Event(), [RuntimeError("once")]
-    sign = RunFolder._write_lease
-
-    def signed(folder: RunFolder) -> None:
-        if failures and threading.current_thread().name == "recordmill-lease":
-            raise failures.pop()
-        sign(folder)
-        if folder.path.joinpath(LOCK_NAME).stat().st_mtime > 1:
-            renewed.set()
-
-    live = RunFolder.create(tmp_path)
-    monkeypatch.setattr(RunFolder, "_write_lease", signed)
-    os.utime(live.path / LOCK_NAME, (1, 1))
-    assert renewed.wait(30)
-    assert not failures
-    live.close()
-    assert {*threading.enumerate()} <= before
-
-
-def test_out_with_other_content_is_refused(tmp_path: Path) -> None:
-    assert check_output_folder(tmp_path / "new", overwrite=False) == 0
-    build(tmp_path / "full", b"x", 0)
-    with pytest.raises(UsageError, match="overwrite=True"):
-        check_output_folder(tmp_path / "full", overwrite=False)
-    assert check_output_folder(tmp_path / "full", overwrite=True) == 1
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("x")
-    with pytest.raises(UsageError, match=r"thesis\.tex"):
-        check_output_folder(tmp_path / "home", overwrite=True)
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="is a file"):
-        RunFolder.create(tmp_path / "file")
-
-
-def test_manifest_survives_a_round_trip_and_later_formats_are_refused(tmp_path: Path) -> None:
-    manifest = build(tmp_path, b"x", 0)
-    text = manifest.to_json()
-    assert Manifest.from_json(text) == manifest
-    assert (
-        Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
-    )
-    with pytest.raises(DataError, match="format version 4"):
-        Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  4,'))
-    for broken in (
-        "",
-        "[]",
-        "{}",
-        '{"format": "recordmill", "version": [2, 0]}',
-        text.replace('"parts"', '"bits"'),
-    ):
-        with pytest.raises(DataError, match=r"^manifest: "):
-            Manifest.from_json(broken)
-    with pytest.raises(DataError, match="holds no data set"):
-        load_manifest(tmp_path / "nothing")
-
-
-def test_signal_during_close_still_removes_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run_folder
-
-    def stop(*given: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        remove(*given)
-
-    monkeypatch.setattr(dead_runs, "remove_run_folder", stop)
-    with pytest.raises(KeyboardInterrupt):
-        folder.close()
-    assert not (tmp_path / "out").exists()

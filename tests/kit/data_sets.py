@@ -184,3 +184,10 @@ def _members(
 def windows(shuffle: object, window_bytes: int) -> dict[str, int]:
     """The option of a way to shuffle, where it has windows: elsewhere it is refused."""
     return {"window_bytes": window_bytes} if shuffle in (True, "window") else {}
+
+
+def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
+    """Writes rows of MIXED to an uncompressed TFRecord file without an index."""
+    (batch,) = mixed_rows(rows, first).combine_chunks().to_batches()
+    path.write_bytes(encode(batch, MIXED).data.tobytes())
+    return path

@@ -3,32 +3,18 @@ tests/pipelines/test_foreign_parquet.py.
 """
 
 import gzip
-import multiprocessing
-import os
-import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from kit.data_sets import MIXED, mixed_rows
+from kit.data_sets import MIXED, mixed_rows, plain_file
 from kit.runs import run_python
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame_payloads
-from recordmill.shards import record_table, tfrecord_file
-from recordmill.shards.catalog import catalog_files
-from recordmill.shards.tfrecord_file import open_tfrecord
-
-
-def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
-    (batch,) = mixed_rows(rows, first).combine_chunks().to_batches()
-    path.write_bytes(encode(batch, MIXED).data.tobytes())
-    return path
 
 
 def test_several_foreign_files_open_with_an_inferred_schema(tmp_path: Path) -> None:
@@ -59,30 +45,6 @@ def test_empty_files_are_noted(tmp_path: Path) -> None:
         "ignored 1 marker: _SUCCESS",
         "empty files, which have no records (1): b.tfrecord",
     )
-
-
-def test_file_names_determine_splits(tmp_path: Path) -> None:
-    plain_file(tmp_path / "train-00000-of-00001.tfrecord", 5)
-    plain_file(tmp_path / "mnist-test.tfrecord-00000-of-00001", 3)
-    assert len(open(tmp_path, "train")) == 5
-    assert len(open(tmp_path, "test")) == 3
-    with pytest.raises(UsageError, match="no split 'dev'"):
-        open(tmp_path, "dev")
-
-
-def test_tfx_folders_and_usual_words_determine_splits(tmp_path: Path) -> None:
-    for name, rows in (("Split-eval", 2), ("Split-train", 4)):
-        (tmp_path / name).mkdir()
-        plain_file(tmp_path / name / "data_tfrecord-00000-of-00001", rows)
-    plain_file(tmp_path / "test.tfrecord", 1)
-    plain_file(tmp_path / "testing-ground.tfrecord", 7)
-    assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {
-        "eval": 2,
-        "train": 4,
-        "test": 1,
-        "data": 7,
-    }
-    assert open(tmp_path / "Split-eval").splits == ("eval",)
 
 
 def test_file_that_is_not_tfrecord_is_refused(tmp_path: Path) -> None:
@@ -127,62 +89,6 @@ def reframed(frames: Frames) -> Frames:
     """The payloads as they are now, with right CRCs."""
     payloads = [frames.payload(row) for row in range(len(frames))]
     return frame_payloads(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
-
-
-def test_forked_child_finds_record_offsets_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (shard,) = catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files
-    file = open_tfrecord(shard, 0)
-    begun, go = threading.Event(), threading.Event()
-    found = tfrecord_file.scan_headers
-
-    def find(*given: Any, **options: Any) -> Any:
-        if threading.current_thread() is looking:
-            begun.set()
-            go.wait(60)
-        return found(*given, **options)
-
-    monkeypatch.setattr(tfrecord_file, "scan_headers", find)
-    looking = threading.Thread(target=lambda: file.records)
-    here, there = multiprocessing.Pipe(False)
-    child = multiprocessing.get_context("fork").Process(target=lambda: there.send(file.records))
-    looking.start()
-    try:
-        assert begun.wait(60)
-        child.start()
-        assert here.poll(60), "the child waits"
-        assert here.recv() == 50
-    finally:
-        go.set()
-        looking.join()
-        child.kill()
-        child.join()
-
-
-@pytest.mark.parametrize("left", [0, 5, 1000])
-def test_file_truncated_during_the_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
-) -> None:
-    """Also where damage is left out: the end of a frame was read where the file has no byte any
-    more.
-    """
-    path, found = plain_file(tmp_path / "a.tfrecord"), record_table.iter_frame_offsets
-
-    def record_call(*given: Any, **options: Any) -> Any:
-        for starts in found(*given, **options):
-            yield starts
-            os.truncate(path, min(left, os.stat(path).st_size))
-
-    (shard,) = catalog_files([str(path)]).files
-    file = open_tfrecord(shard, 0)
-    monkeypatch.setattr(frames, "_READ_WINDOW_BYTES", 2000)
-    monkeypatch.setattr(record_table, "iter_frame_offsets", record_call)
-    with pytest.raises(
-        DataError,
-        match=r"a\.tfrecord: (ends at byte|became shorter|record \d+, byte \d+: truncated)",
-    ):
-        [call() for call in file.iter_reads(0, file.records)]
 
 
 COUNT_OPENS = """

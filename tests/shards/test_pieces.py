@@ -1,17 +1,158 @@
-"""Reads join small shards, with the records and errors of reading one shard after the other."""
+"""Pieces are read with checked records, and what an index, a file or a member lacks is reported."""
 
+import gzip
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from kit.data_sets import MIXED, flip_record, mixed_rows, write_data_set
+from kit.data_sets import MIXED, flip_record, mixed_rows, plain_file, write_data_set
+from kit.files import flip
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.shards.catalog import catalog_inputs
-from recordmill.shards.cutting import resolve
-from recordmill.shards.pieces import Piece, iter_joined_reads, iter_piece_reads
+from recordmill.shards.catalog import ShardFile, catalog_files, catalog_inputs
+from recordmill.shards.cutting import cut, resolve
+from recordmill.shards.pieces import (
+    Piece,
+    check_range,
+    inflate_members,
+    iter_joined_reads,
+    iter_piece_reads,
+    load_index,
+    start_read,
+    stream,
+)
+
+
+def make_shard(folder: Path, compression: str) -> ShardFile:
+    rows = {"train": mixed_rows(200)}
+    out = write_data_set(folder / "out", rows, shards=1, compression=compression)
+    return catalog_inputs(out).files[0]
+
+
+@pytest.fixture(params=["none", "gzip"])
+def shard(request: pytest.FixtureRequest, tmp_path: Path) -> ShardFile:
+    return make_shard(tmp_path, request.param)
+
+
+@pytest.fixture
+def stream_file(tmp_path: Path) -> ShardFile:
+    """A compressed file without an index."""
+    path = plain_file(tmp_path / "a.tfrecord", 200)
+    packed = tmp_path / "a.tfrecord.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return catalog_files([str(packed)]).files[0]
+
+
+def test_reads_stop_after_the_piece_that_has_the_limit(shard: ShardFile) -> None:
+    pieces = list(cut(shard, 0, 2000))
+    assert len(pieces) > 5
+    first = pieces[0].records or 0
+    assert len(list(iter_piece_reads([shard], pieces, limit=0))) == 0
+    assert len(list(iter_piece_reads([shard], pieces, limit=first))) == 1
+    assert len(list(iter_piece_reads([shard], pieces, limit=first + 1))) == 2
+    assert len(list(iter_piece_reads([shard], pieces))) == len(pieces)
+
+
+def test_stream_ends_at_exactly_the_limit(stream_file: ShardFile) -> None:
+    reads = iter_piece_reads([stream_file], [Piece(0, 0, None)], limit=13)
+    assert sum(read().records for read in reads) == 13
+
+
+def test_too_large_record_becomes_damage_and_is_not_read(shard: ShardFile) -> None:
+    pieces = list(cut(shard, 0, 1)) if shard.codec.is_plain else list(cut(shard, 0, 2000))
+    largest = max(piece.size_bytes for piece in pieces)
+    # What is too large is the only record of its piece.
+    reads = iter_piece_reads(
+        [shard], pieces, refuse=lambda size: "too large" if size >= largest else ""
+    )
+    frames = [read() for read in reads]
+    damage = [damage for part in frames for damage in part.damage]
+    assert {one.kind for one in damage} == {"memory"}
+    assert {one.size_bytes for one in damage} == {largest}
+    assert [len(part) for part, piece in zip(frames, pieces, strict=True)] == [
+        0 if piece.size_bytes == largest else piece.records for piece in pieces
+    ]
+
+
+def test_too_large_record_of_a_stream_becomes_damage(stream_file: ShardFile) -> None:
+    (frames,) = stream(stream_file)
+    largest = int(frames.lengths.max()) + 16
+    reads = iter_piece_reads(
+        [stream_file], [Piece(0, 0, None)], refuse=lambda size: "no" if size >= largest else ""
+    )
+    (found,) = [read() for read in reads]
+    (damage,) = found.damage
+    assert damage.record == int(np.argmax(frames.lengths))
+    assert len(found) == 199
+    assert damage.record not in found.numbers
+
+
+def test_index_that_differs_from_the_manifest_is_refused(shard: ShardFile) -> None:
+    assert shard.info is not None
+    index = load_index(shard)
+    assert index is not None
+    assert len(index) == 200
+    more = replace(shard, info=replace(shard.info, records=201))
+    with pytest.raises(
+        DataError, match=r"lists 200 records in \d+ bytes where the manifest says 201"
+    ):
+        load_index(more)
+    assert load_index(replace(shard, info=None)) is None
+    os.truncate(shard.path, 10)
+    with pytest.raises(DataError, match="has 10 bytes where the manifest says"):
+        load_index(shard)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (6, 5), (0, 101)])
+def test_range_outside_of_the_file_is_refused(shard: ShardFile, start: int, stop: int) -> None:
+    check_range(shard, 0, 100, 7, end=100)
+    with pytest.raises(DataError, match=rf"record 7: says bytes {start} to {stop} of a shard that"):
+        check_range(shard, start, stop, 7, end=100)
+
+
+def test_file_that_became_shorter_says_where_it_ends(tmp_path: Path) -> None:
+    path = plain_file(tmp_path / "a.tfrecord")
+    (file,) = catalog_files([str(path)]).files
+    (piece,) = cut(file, 0)
+    end = file.stat.size_bytes - 5
+    os.truncate(path, end)
+    # Pieces of the old size, and the state of the file as it is now.
+    (now,) = catalog_files([str(path)]).files
+    assert piece.stop == file.stat.size_bytes
+    with pytest.raises(DataError, match="verify the data set"):
+        start_read(now, piece)
+    read = start_read(file, piece)
+    with pytest.raises(DataError, match=r"a\.tfrecord"):
+        read()
+
+
+def test_damaged_member_costs_its_range_only(tmp_path: Path) -> None:
+    shard = make_shard(tmp_path, "gzip")
+    assert shard.info is not None
+    whole = inflate_members(shard, 0, shard.info.framed_bytes)
+    assert len(whole) == shard.info.framed_bytes
+    assert (inflate_members(shard, 100, 900) == whole[100:900]).all()
+    flip(shard.path, shard.info.bytes - 3)  # in the last member
+    with pytest.raises(DataError, match=r"gzip member .*byte \d+ of the file|byte \d+ of the file"):
+        inflate_members(shard, 0, shard.info.framed_bytes)
+    unreadable: list[tuple[int, int, object]] = []
+    data = inflate_members(shard, 0, shard.info.framed_bytes, unreadable)  # type: ignore[arg-type]
+    ((begin, end, _),) = unreadable
+    assert end == shard.info.framed_bytes
+    assert (data[:begin] == whole[:begin]).all()
+    assert not data[begin:].any()
+
+
+def test_empty_file_has_no_frames(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    (file,) = catalog_files([str(tmp_path / "a.tfrecord")]).files
+    assert list(stream(file)) == []
+
 
 _RECORDS, _SHARDS = 400, 40
 
