@@ -37,9 +37,13 @@ class BatchWriter:
         self._sink.close()
 
 
-def map_batches(path: str) -> pa.ipc.RecordBatchFileReader:
-    """Opens an IPC file without copying it. Its batches are views of the mapped file."""
-    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
+def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
+    """Opens an IPC file for random access to its batches.
+
+    On a disk nothing is copied: the batches are views of the mapped file. An object in a store is
+    read in ranges, so one batch does not need all of it.
+    """
+    return pa.ipc.open_file(open_arrow_file(path) if is_remote(path) else map_arrow_file(path))
 
 
 def consume_batches(path: str) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ from recordmill.sources.values.schema_unifier import (
     declared_dtypes,
     finish_unified_schema,
 )
-from recordmill.storage.arrow_files import BatchWriter, map_batches
+from recordmill.storage.arrow_files import BatchWriter, open_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
 from recordmill.storage.folders import join
@@ -87,7 +87,7 @@ class MemorySource:
     def _batches(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         for number in range(begin, end):
             segment = bisect_right(self.first_batches, number) - 1
-            yield map_batches(self.segments[segment]).get_batch(
+            yield open_batches(self.segments[segment]).get_batch(
                 number - self.first_batches[segment]
             )
 
@@ -196,5 +196,5 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
 
 def _all_batches(segments: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for segment in segments:
-        reader = map_batches(segment)
+        reader = open_batches(segment)
         yield from map(reader.get_batch, range(reader.num_record_batches))

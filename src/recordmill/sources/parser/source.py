@@ -42,7 +42,7 @@ from recordmill.sources.values.schema_unifier import (
     finish_unified_schema,
 )
 from recordmill.storage.archives import is_archive_member
-from recordmill.storage.arrow_files import map_batches
+from recordmill.storage.arrow_files import open_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, is_remote, put_if_absent, read_range
 from recordmill.storage.folders import fetch_file, is_file, join, scratch_folder
@@ -73,7 +73,7 @@ class ParsedFile:
         ends = (*self.first_batches[1:], len(self.rows))
         for path, first, stop in zip(self.segments, self.first_batches, ends, strict=True):
             if first < end and begin < stop:
-                reader = map_batches(path)
+                reader = open_batches(path)
                 numbers = range(max(begin, first), min(end, stop))
                 yield from (reader.get_batch(number - first) for number in numbers)
 
