@@ -43,11 +43,7 @@ from recordmill.pipelines.append import (
 )
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.parsed_files import (
-    has_parsed_files,
-    release_parsed_files,
-    take_over_parsed_files,
-)
+from recordmill.pipelines.parsed_files import has_parsed_files, release_parsed_files
 from recordmill.pipelines.plan import plan_source, to_paths
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
@@ -250,8 +246,8 @@ def submit(
     """Submits a build to an engine without waiting for its end (`--detach`).
 
     The last step of the job commits the data set. `recordmill.status(out)` reports the state of the
-    job. If there is a transform, it is fitted before the build is submitted, and this function
-    waits for that.
+    job. If there is a parser or a transform, the files are parsed and the transform is fitted
+    before the build is submitted, and this function waits for that.
 
     Args:
         source: As for `build`.
@@ -370,8 +366,8 @@ def _plan_and_run(
 def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Run]]:
     """Creates the folder of a run, and closes it after the `with` block.
 
-    Parsed files of dead runs are moved to the folder. If the block fails, the folder stays in two
-    cases: it has parsed files for the next build, or a job may still be writing to it.
+    If the block fails, everything that the run has written is removed, except in two cases: the run
+    has parsed files for the next build, or a job may still be writing.
 
     Yields:
         (folder on this machine in which the run works, run). They are the same object, unless OUT
@@ -389,12 +385,23 @@ def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Ru
         uses_engine=not is_local(settings.run.runner),
     )
     run: Run = attach_run(out, folder.id) if is_remote(out) else folder
+
+    def keeps_parsed_files(_: BaseException) -> bool:
+        with contextlib.suppress(OSError):
+            return uses_parser and has_parsed_files(join(out, run.folder_name))
+        return False
+
     try:
-        with _explain_output_errors(out, path, run):
-            if uses_parser:
-                take_over_parsed_files(folder)
-            if isinstance(run, StoreRun) and is_local(settings.run.runner):
-                # A store that refuses writes does so here, and not after all work is done.
+        with _explain_output_errors(out, path, run), contextlib.ExitStack() as stack:
+            # A store that refuses writes does so here, and not after all work is done.
+            if not is_local(settings.run.runner):
+                job_folder = JobFolder(out, folder.id)
+                stack.enter_context(
+                    remove_on_failure(
+                        job_folder, keeps_parsed_files, removes_dead_runs=not uses_parser
+                    )
+                )
+            elif isinstance(run, StoreRun):
                 with run:
                     pass
             yield folder, run
@@ -403,7 +410,7 @@ def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Ru
         raise
     except BaseException:
         if uses_parser and run.committed_manifest() is None:
-            release_parsed_files(folder)
+            release_parsed_files(folder, run)
         raise
     finally:
         folder.close()  # does nothing after `release`
@@ -453,26 +460,24 @@ def _run_plan(
         if is_local(settings.run.runner)
         else _make_job_folder(plan, settings.run.storage_requests)
     )
-    # From here on, files are written to OUT. They are removed if a step fails.
-    with remove_on_failure(job_folder):
-        plan = _move_data_to_out(plan, job_folder)
-        plan = add_transform(plan, settings, progress, job_folder)
-        # The rules are about the written records, so they need the transformed schema.
-        if plan.rules is not None:
-            plan = replace(plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names))
-        assert plan.source is not None
-        progress.begin("read", count_unit_rows(plan.source.units))
-        try:
-            run_build(plan, settings, progress, job_folder, detach=detach)
-        except EngineError as error:
-            # A job can fail in its last moments, after its commit. The data set is complete then,
-            # and the failure is only worth a warning.
-            if job_folder is None or run.committed_manifest() is None:
-                raise
-            _log.warning(
-                "%s: the data set is complete; its job failed after the commit: %s", run.out, error
-            )
-            run.remove_work_files()
+    plan = _move_data_to_out(plan, job_folder)
+    plan = add_transform(plan, settings, progress, job_folder)
+    # The rules are about the written records, so they need the transformed schema.
+    if plan.rules is not None:
+        plan = replace(plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names))
+    assert plan.source is not None
+    progress.begin("read", count_unit_rows(plan.source.units))
+    try:
+        run_build(plan, settings, progress, job_folder, detach=detach)
+    except EngineError as error:
+        # A job can fail in its last moments, after its commit. The data set is complete then,
+        # and the failure is only worth a warning.
+        if job_folder is None or run.committed_manifest() is None:
+            raise
+        _log.warning(
+            "%s: the data set is complete; its job failed after the commit: %s", run.out, error
+        )
+        run.remove_work_files()
     return plan
 
 
@@ -650,9 +655,12 @@ def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
 def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
     """Checks that the workers of an engine can see OUT and the inputs.
 
-    Does nothing without an engine, or if the user has turned the check off.
+    Does nothing without an engine, or if the user has turned the check off. A parser of the user
+    has run on the workers already, after the same check.
     """
     if settings.run.runner is None or is_local(settings.run.runner) or not settings.run.preflight:
+        return
+    if settings.parser is not None:
         return
     files = plan.source.files if plan.source is not None else ()
     probe = ProbeResult(_make_job_folder(plan).run_path(), sample_files(files))
@@ -720,19 +728,18 @@ def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
     """Moves records that `plan_source` has written to local files to the store of OUT.
 
-    They come from data in memory or from a parser of the user. The workers read them there. Other
-    sources, and an OUT on a disk, need no move.
+    They come from data in memory. The workers read them there. Other sources, and an OUT on a
+    disk, need no move.
 
     Returns:
         The plan with the new paths.
     """
     from recordmill.sources.arrow.memory import MemorySource
-    from recordmill.sources.parser.source import ParsedSource
 
     source = plan.source
     if job_folder is None or not job_folder.is_remote:
         return plan
-    if not isinstance(source, MemorySource | ParsedSource):
+    if not isinstance(source, MemorySource):
         return plan
     for path in source.segments:
         move_to_shared(path, job_folder.run_path("spool", os.path.basename(path)))

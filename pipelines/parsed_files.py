@@ -1,6 +1,4 @@
-"""Parsed files in the run folders of killed builds.
-
-These are the files that the user's function `parser` has parsed.
+"""Files that the user's function `parser` has parsed, in the folders of runs.
 
 A build with a parser can take weeks. If it is killed or fails, its run folder stays, and the next
 build with a parser takes over the parsed files. Every other build of OUT, and `recordmill clean`,
@@ -9,86 +7,106 @@ remove the folder.
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import logging
-import os
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
-from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
-from recordmill.shards.dead_runs import claim_dead_runs, list_run_folders, remove_dead_runs
-from recordmill.shards.run import RunFolder
-from recordmill.sources.parser.function import ParserFunction
-from recordmill.storage.folders import is_folder, is_link, list_paths, make_folder, rename
-
-_PARSED_NAME = "parsed"
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.building.workers.shared_files import PARSED_FOLDER, JobFolder
+from recordmill.building.workers.sorted_runs import choose_concurrency
+from recordmill.shards.dead_runs import remove_dead_runs
+from recordmill.shards.run import Run, RunFolder
+from recordmill.shards.store_run import StoreRun
+from recordmill.sources.parser.parsed_file import RESULT_SUFFIX, load_result, segment_names
+from recordmill.storage.files import add_name
+from recordmill.storage.folders import is_link, join, list_names_if_present, make_folder
+from recordmill.storage.walk import RUN_PREFIX
 
 _log = logging.getLogger(__name__)
 
 
-def make_parsed_folder(folder: RunFolder) -> str:
-    """Returns the folder for the parsed files of a run, which is created."""
-    path = _parsed_folder(folder.path)
-    make_folder(path, exist_ok=True)
-    return os.fspath(path.absolute())
+def make_parsed_folder(job_folder: JobFolder) -> str:
+    """Returns the folder for the parsed files of a run. On a disk it is created."""
+    path = job_folder.run_path(PARSED_FOLDER)
+    if not job_folder.is_remote:
+        make_folder(path, exist_ok=True)
+    return path
 
 
-def add_pickled_code(parser: ParserFunction) -> ParserFunction:
-    """Adds the pickled code of a parser that is in no module.
+def has_parsed_files(run: str | Path) -> bool:
+    """Returns whether the folder of a run has parsed files. It may be in a store."""
+    return bool(_list_results(str(run)))
 
-    Worker processes can load the result.
 
-    Raises:
-        UsageError: The function uses a value that can't be pickled.
+def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
+    """Takes over parsed files of other runs, and removes dead runs.
+
+    All runs have the same output. The other runs keep their files, so they need not be dead: an
+    engine may still work for them.
+
+    Args:
+        job_folder: The folders of this run. The folder for parsed files must exist.
+        names: The `parsed_name` of each input file.
     """
-    if parser.function is None:
-        return parser
-    from apache_beam.internal.cloudpickle import cloudpickle
+    own_folder = job_folder.run_path()
+    runs = (
+        join(job_folder.out, name)
+        for name in list_names_if_present(job_folder.out)
+        if name.startswith(RUN_PREFIX)
+    )
+    found = {name: run for run in runs if run != own_folder for name in _list_results(run)}
 
-    try:
-        pickled = cloudpickle.dumps(parser.function)
-    except Exception as error:
-        raise UsageError(
-            "{parser}: {function} can't be sent to worker processes ({kind}: {error}); put it into a module",
-            parser=option("parser"),
-            function=parser.name,
-            kind=type(error).__name__,
-            error=error,
-        ) from None
-    return replace(parser, pickled=base64.b64encode(pickled).decode(), function=None)
+    def take_over(name: str) -> None:
+        source, target = join(found[name], PARSED_FOLDER), job_folder.run_path(PARSED_FOLDER)
+        # If the other run removes its files now, the input file is parsed again.
+        with contextlib.suppress(OSError, DataError):
+            segments = segment_names(load_result(source, name))
+            # The JSON file says that the others are complete, so it comes last.
+            for file_name in (*segments, name + RESULT_SUFFIX):
+                add_name(join(source, file_name), join(target, file_name))
 
-
-def has_parsed_files(run: Path) -> bool:
-    """Returns whether the folder of a run has parsed files."""
-    folder = _parsed_folder(run)
-    return is_folder(folder) and not is_link(folder) and bool(list_paths(folder, "*.json"))
-
-
-def take_over_parsed_files(folder: RunFolder) -> None:
-    """Moves the parsed files of dead runs here, and removes these runs."""
-    target = Path(make_parsed_folder(folder))
-    candidates = [run for run in list_run_folders(folder.out) if has_parsed_files(run)]
-    with claim_dead_runs(candidates) as dead:
-        for run in dead:
-            paths = list_paths(_parsed_folder(run))
-            # A JSON file says that the other files of its name are complete, so it comes last.
-            for path in sorted(paths, key=lambda path: path.suffix == ".json"):
-                rename(path, target / path.name)
-    remove_dead_runs(folder.out)
+    if found:
+        wanted = (name for name in names if name in found)
+        for _ in thread_map(take_over, wanted, choose_concurrency(job_folder)):
+            pass
+    run = job_folder.open_run()
+    if isinstance(run, StoreRun):
+        run.remove_dead_runs()
+    else:
+        remove_dead_runs(Path(job_folder.out))
 
 
-def release_parsed_files(folder: RunFolder) -> None:
-    """Keeps the folder of a failed run with parsed files, and warns the user."""
+def list_parsed(job_folder: JobFolder) -> list[str]:
+    """Returns the `parsed_name` of each parsed file of a run."""
+    return _list_results(job_folder.run_path())
+
+
+def _list_results(run: str) -> list[str]:
+    folder = join(run, PARSED_FOLDER)
+    if is_link(folder):
+        return []
+    names = list_names_if_present(folder)
+    return [name.removesuffix(RESULT_SUFFIX) for name in names if name.endswith(RESULT_SUFFIX)]
+
+
+def release_parsed_files(folder: RunFolder, run: Run) -> None:
+    """Keeps the parsed files of a failed run, and warns the user.
+
+    Args:
+        folder: The run folder on this machine.
+        run: The run. It is the same object, unless OUT is in a store.
+    """
+    out = str(run.out)
+    with contextlib.suppress(OSError):  # the store may be the reason of the failure
+        for path in dict.fromkeys((str(folder.path), join(out, run.folder_name))):
+            if has_parsed_files(path):
+                _log.warning(
+                    "%s keeps the files that were parsed, for the next build of the same files with the same parser; "
+                    "`recordmill clean %s --remove` removes them",
+                    path,
+                    out,
+                )
     if has_parsed_files(folder.path):
-        _log.warning(
-            "%s keeps the files that were parsed, for the next build of the same files with the same parser; "
-            "`recordmill clean %s --remove` removes them",
-            folder.path,
-            folder.out,
-        )
-        folder.release()
-
-
-def _parsed_folder(run: Path) -> Path:
-    return run / "spool" / _PARSED_NAME
+        folder.release(has_ended=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from recordmill.options.calls import (
 from recordmill.options.order import BuildOrder
 from recordmill.pipelines.append import KnownInputs
 from recordmill.pipelines.build_options import BuildOptions
-from recordmill.pipelines.parsed_files import add_pickled_code, make_parsed_folder
+from recordmill.pipelines.parse import parse_files, parse_first_files
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.file_names import describe_missing_shards, find_missing_shards
 from recordmill.shards.manifest import is_data_set
@@ -120,15 +121,13 @@ def plan_source(
             notes = (*notes, *known_inputs.notes)
         if known_schema is not None:
             return ParsedSource(known_schema, files)
-        return plan_parsed(
-            files,
-            notes,
-            add_pickled_code(settings.parser),
-            make_parsed_folder(folder),
-            common,
-            progress,
-            max_files=_PREVIEWED_FILES if is_preview else None,
+        results = (
+            parse_first_files(files, _PREVIEWED_FILES, settings.parser, folder, settings, progress)
+            if is_preview
+            else parse_files(files, settings.parser, folder, out, settings, progress)
         )
+        with closing(results):
+            return plan_parsed(files, results, notes, settings.parser, common)
     name, reason = settings.values[BuildInputs].kind, ""
     if name is None:
         kinds = applicable_kinds("build", settings.values.kind_options)

@@ -58,16 +58,19 @@ class MayBeRunning(RecordmillError):
 
 @contextlib.contextmanager
 def remove_on_failure(
-    job_folder: JobFolder | None, should_keep: Callable[[BaseException], bool] = lambda error: False
+    job_folder: JobFolder | None,
+    should_keep: Callable[[BaseException], bool] = lambda error: False,
+    *,
+    removes_dead_runs: bool = True,
 ) -> Iterator[StoreRun | None]:
     """Holds the lease of a run in a store, and removes a failed run.
 
-    Files of dead runs are removed first. The files of a failed run stay if its jobs may still write
-    to them (`MayBeRunning`).
+    The files of a failed run stay if its jobs may still write to them (`MayBeRunning`).
 
     Args:
         job_folder: The folder of the job. None or a folder on a disk: nothing is done.
         should_keep: Returns whether the files stay after an error, for a later run that continues.
+        removes_dead_runs: Removes the files of dead runs first.
 
     Yields:
         The run in the store, or None.
@@ -76,7 +79,8 @@ def remove_on_failure(
         yield None
         return
     with StoreRun(job_folder.out, job_folder.id) as run:
-        run.remove_dead_runs()
+        if removes_dead_runs:
+            run.remove_dead_runs()
         try:
             yield run
         except MayBeRunning:

@@ -1,5 +1,6 @@
 """New files are created below their folder and never replace others."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -65,3 +66,18 @@ def test_new_files_sync_everything_if_there_is_no_syncfs(
     monkeypatch.setattr(disk_files.os, "sync", lambda: called.append(1))
     files.sync()
     assert called == [1]
+
+
+def test_second_name_is_a_copy_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    (tmp_path / "a").write_text("content")
+    disk_files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "link"))
+    monkeypatch.setattr(os, "link", refuse)
+    disk_files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "copy"))
+    assert (tmp_path / "link").samefile(tmp_path / "a")
+    assert not (tmp_path / "copy").samefile(tmp_path / "a")
+    assert (tmp_path / "copy").read_text() == (tmp_path / "link").read_text() == "content"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.util
 import os
 import sys
@@ -14,18 +15,35 @@ class UserCodeError(Exception):
     """The user's function can't be loaded. The text is the reason."""
 
 
-def load_file_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
+class _ContentLoader(importlib.abc.SourceLoader):
+    """Loader of a module from the content of its file, which need not exist on this host."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self._path, self._content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self._content
+
+
+def load_file_function(
+    path: str, name: str, module_name: str, content: bytes | None = None
+) -> Callable[..., Any]:
     """Runs a Python file as a module, and returns one of its functions.
 
     Args:
-        path: Path of an existing file.
+        path: Path of the file.
         name: Name of the function.
         module_name: Name of the module in `sys.modules`.
+        content: Content of the file, if it may not exist on this host. None reads the file.
 
     Raises:
         UserCodeError: Running the file fails, or it has no such function.
     """
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    loader = None if content is None else _ContentLoader(path, content)
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -324,6 +324,10 @@ class RunFolder(Run):
         self._lock = lock
         # Waits for processes that only inspect the lock.
         lock.acquire(wait=True)
+        self._write_owner(lock, uses_engine)
+
+    @staticmethod
+    def _write_owner(lock: LockFile, uses_engine: bool) -> None:
         owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -446,8 +450,14 @@ class RunFolder(Run):
             for folder in self.created_folders:
                 remove_empty_folder(folder)
 
-    def release(self) -> None:
-        """Unlocks the run folder, but keeps it, as if this process had died."""
+    def release(self, *, has_ended: bool = False) -> None:
+        """Unlocks the run folder, but keeps it, as if this process had died.
+
+        Args:
+            has_ended: No engine works for the run any more. So it is dead at once.
+        """
+        if has_ended and self._lock is not None:
+            self._write_owner(self._lock, uses_engine=False)
         self._unlock()
         self.created_folders = ()
 

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -280,6 +281,19 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
         return is_absent
     finally:
         os.close(descriptor)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Gives a file a second name, or copies it if the file system has no hard links.
+
+    No file may have this name.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK_ERRNOS:
+            raise
+        shutil.copyfile(source, target)
 
 
 def move_file(source: str, target: str) -> None:

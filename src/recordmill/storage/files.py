@@ -29,6 +29,7 @@ from recordmill.storage.disk_files import (
     atomic_write,
     create_file,
     create_if_absent,
+    link_or_copy,
     move_file,
     reopen_file,
     replace_file,
@@ -379,6 +380,21 @@ def move_to_final(path: str, target: str, size_bytes: int) -> None:
         uploads.copy_object(path, target, size_bytes)
     else:
         move_file(path, target)
+
+
+def add_name(path: str, target: str) -> None:
+    """Gives a file a second name. Neither name may be used to change it.
+
+    In a store, and on file systems without hard links, the file is copied.
+
+    Args:
+        path: The file.
+        target: The second name, in the same store or file system. It must be unused.
+    """
+    if is_remote(target):
+        uploads.copy_object(path, target, stat(path).size_bytes)
+    else:
+        link_or_copy(path, target)
 
 
 def put_bytes(target: str, data: bytes) -> None:

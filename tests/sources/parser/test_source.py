@@ -385,6 +385,20 @@ def test_splits_come_from_folders_and_labels_become_classes(folder: Path) -> Non
     assert result.schema["pet"].classes == ("cat", "dog")
 
 
+def test_label_of_text_needs_no_records_of_a_file_that_failed(folder: Path) -> None:
+    result = recordmill.build(
+        "in", "out", parser="my.py:parse_or_fail", label="file", max_rejects=1
+    )
+    assert result.schema["file"].classes == ("0.dat", "1.dat", "3.dat", "4.dat", "5.dat")
+
+
+def test_module_is_found_in_the_working_directory_by_the_installed_command(folder: Path) -> None:
+    # with -I, Python itself does not look there, as for the program `recordmill`
+    words = ("build", "in", "--parser", "my:parse", "--out", "out")
+    run_python("-I", "-m", "recordmill", *words, cwd=folder)
+    assert len(records("out")) == 24
+
+
 def recipes() -> dict[str, str]:
     """The functions of docs/bring-your-data.md, by their first import."""
     page = ROOT / "docs" / "bring-your-data.md"

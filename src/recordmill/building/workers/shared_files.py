@@ -54,6 +54,7 @@ SORTED_RUNS_FOLDER = "runs"
 ATTEMPTS_FOLDER = "made"
 REJECTS_FOLDER = "rejects"
 DATA_FOLDER = "data"
+PARSED_FOLDER = "spool/parsed"  # the files that the user's function has parsed
 SUBFOLDERS = (SHARED_VALUES_FOLDER, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER)
 _SCRATCH_SUBFOLDERS = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
@@ -150,7 +151,7 @@ class JobFolder:
 
         Args:
             path: The local file.
-            subfolder: The folder within the run's folder, one of SUBFOLDERS.
+            subfolder: The folder within the run's folder, such as one of SUBFOLDERS.
 
         Returns:
             The new path or URL.

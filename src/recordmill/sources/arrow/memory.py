@@ -103,6 +103,7 @@ class SegmentWriter:
 
     Attributes:
         segments: Paths of the files.
+        schemas: Schema of each file.
         first_batches: The number of the first batch of each file, counted over all files.
         rows: Number of rows of each batch.
         sizes: Size of each batch in bytes.
@@ -111,6 +112,7 @@ class SegmentWriter:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.segments: list[str] = []
+        self.schemas: list[pa.Schema] = []
         self.first_batches: list[int] = []
         self.rows: list[int] = []
         self.sizes: list[int] = []
@@ -122,6 +124,7 @@ class SegmentWriter:
         ):
             self.close()
             self.segments.append(f"{self.prefix}-{len(self.segments):05d}.arrow")
+            self.schemas.append(batch.schema)
             self.first_batches.append(len(self.rows))
             self._writer = BatchWriter(self.segments[-1], batch.schema)
         self._writer.write(batch)

@@ -31,6 +31,8 @@ class ParserFunction:
             only be sent as bytes, for example because it was defined in a notebook.
         pickled: The pickled function as base64, if there is no reference. "" until it is sent to
             worker processes.
+        source: The content of the user's file as base64, for workers on other hosts. "" if they
+            read the file.
         digest: Identifies the code of the function, so that its results can be used again.
         function: The function itself, if there is no reference.
     """
@@ -39,6 +41,7 @@ class ParserFunction:
     reference: str
     pickled: str
     digest: str
+    source: str = ""
     function: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -60,7 +63,9 @@ class ParserFunction:
             # as for a script, the modules next to the file can be imported
             sys.path.insert(0, os.path.dirname(location))
             stem = os.path.splitext(os.path.basename(location))[0]
-            return load_file_function(location, name, _MODULE_PREFIX + stem)
+            content = base64.b64decode(self.source) if self.source else None
+            return load_file_function(location, name, _MODULE_PREFIX + stem, content)
+        sys.path.insert(0, "")  # the working directory, as for `python -m`
         try:
             module = importlib.import_module(location)
         except (Exception, SystemExit) as error:
@@ -90,7 +95,7 @@ def parse_parser(value: str | Callable[..., Any], name: str) -> ParserFunction:
     loaded_module = sys.modules.get(module) if module not in (None, "__main__") else None
     if loaded_module is not None and getattr(loaded_module, qualified_name, None) is value:
         return ParserFunction(label, f"{module}:{qualified_name}", "", _digest_of_code(value))
-    return ParserFunction(label, "", "", _digest_of_code(value), value)
+    return ParserFunction(label, "", "", _digest_of_code(value), function=value)
 
 
 def _parse_reference(value: str, name: str) -> ParserFunction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import queue
 import signal
 import subprocess
@@ -22,7 +23,9 @@ _START = (
     "from recordmill.sources.parser.worker import main; main()"
 )
 # The fields of a `ParserFunction` that a worker gets.
-_SENT_FIELDS = ("name", "reference", "pickled", "digest")
+_SENT_FIELDS = ("name", "reference", "pickled", "digest", "source")
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerDied(Exception):
@@ -34,10 +37,13 @@ class WorkerPool:
 
     Args:
         function: The user's function.
+        logs_output: Logs what the function prints, line by line. Otherwise it goes to standard
+            error.
     """
 
-    def __init__(self, function: ParserFunction) -> None:
+    def __init__(self, function: ParserFunction, *, logs_output: bool = False) -> None:
         self._function = function
+        self._logs_output = logs_output
         self._idle = queue.SimpleQueue[_Worker]()
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
@@ -71,7 +77,7 @@ class WorkerPool:
         with self._lock:
             if self._is_closed:
                 raise WorkerDied("was stopped")
-            worker = _Worker()
+            worker = _Worker(self._logs_output)
             self._workers.append(worker)
         fields = {field: getattr(self._function, field) for field in _SENT_FIELDS}
         answer = worker.ask(fields)
@@ -92,16 +98,25 @@ class WorkerPool:
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, logs_output: bool) -> None:
         # A session of its own, so that Ctrl-C stops this process first, which then ends the worker.
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if logs_output else None,
             start_new_session=True,
             text=True,
             encoding="utf-8",
+            errors="backslashreplace",
         )
+        if logs_output:
+            threading.Thread(target=self._log_output, daemon=True).start()
+
+    def _log_output(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            _log.info("%s", line.rstrip())
 
     def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

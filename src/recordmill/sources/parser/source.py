@@ -1,25 +1,17 @@
 """Source of the records that the user's function makes of files.
 
-The plan parses all files on worker processes, which write Arrow files. The types of the features
-are inferred over all of them, as for other kinds. The build then reads the Arrow files, so no file
-is parsed twice.
-
-The Arrow files of an input file have names that depend on the file (path, size and time) and on the
-code of the function. A JSON file appears next to them when they are complete. So a build that
-continues a killed one finds the files that need not be parsed again.
+All files are parsed before the plan, on worker processes of this machine (`parse_locally`) or of an
+engine (`transforms.parse_files`). They write Arrow files. The types of the features are inferred
+over all of them, as for other kinds. The build then reads the Arrow files, so no file is parsed
+twice.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-import pyarrow as pa
+import uuid
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.progress import Progress
@@ -34,48 +26,24 @@ from recordmill.sources.common.contract import (
     pack_units,
 )
 from recordmill.sources.parser.function import ParserFunction
-from recordmill.sources.parser.pool import WorkerDied, WorkerPool
+from recordmill.sources.parser.parsed_file import (
+    ParsedFile,
+    ParsedResult,
+    load_result,
+    parse_file,
+    parsed_name,
+    put_result,
+)
+from recordmill.sources.parser.pool import WorkerPool
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.schema_unifier import (
     SchemaUnifier,
     declared_dtypes,
     finish_unified_schema,
 )
-from recordmill.storage.archives import is_archive_member
-from recordmill.storage.arrow_files import open_batches
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import check_unchanged, is_remote, put_if_absent, read_range
-from recordmill.storage.folders import fetch_file, is_file, join, scratch_folder
-from recordmill.storage.json_fields import parse_json
 
 PARSER_KIND = "parser"
-
-
-@dataclass(frozen=True)
-class ParsedFile:
-    """The records of one input file.
-
-    Attributes:
-        segments: Paths of the Arrow files. All batches of one have the same schema.
-        first_batches: The number of the first batch of each Arrow file.
-        rows: Number of records of each batch.
-        sizes: Size of each batch in bytes.
-    """
-
-    segments: tuple[str, ...] = ()
-    first_batches: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-    def batches(self, begin: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the batches with numbers from `begin` to before `end`. None reads all."""
-        end = len(self.rows) if end is None else end
-        ends = (*self.first_batches[1:], len(self.rows))
-        for path, first, stop in zip(self.segments, self.first_batches, ends, strict=True):
-            if first < end and begin < stop:
-                reader = open_batches(path)
-                numbers = range(max(begin, first), min(end, stop))
-                yield from (reader.get_batch(number - first) for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -98,22 +66,6 @@ class ParsedSource:
     text_label: str | None = None
     kind: str = PARSER_KIND
 
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """Paths of all Arrow files."""
-        return tuple(path for records in self.parsed for path in records.segments)
-
-    def with_folder(self, folder: str) -> ParsedSource:
-        """Returns the source after its Arrow files have been moved to another folder."""
-        parsed = (
-            replace(
-                records,
-                segments=tuple(join(folder, os.path.basename(path)) for path in records.segments),
-            )
-            for records in self.parsed
-        )
-        return replace(self, parsed=tuple(parsed))
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields each batch of a unit as a chunk."""
         for file in range(unit.begin_file, unit.end_file):
@@ -134,52 +86,85 @@ class ParsedSource:
         return [f"record {position}" for position in positions]
 
 
-def plan_parsed(
-    files: FileTable,
-    notes: Sequence[str],
+def parse_locally(
+    files: Sequence[InputFile],
     function: ParserFunction,
     folder: str,
-    common: PlanOptions,
+    threads: int,
     progress: Progress,
-    *,
-    max_files: int | None = None,
-) -> ParsedSource:
-    """Parses all files and plans their records.
+) -> Generator[ParsedResult | Reject, None, None]:
+    """Parses files in worker processes of this machine.
+
+    Files that were parsed before are not parsed again.
 
     Args:
         files: The input files.
-        notes: Notes on the files for the user.
-        function: The user's function.
-        folder: An existing folder for the Arrow files. Files that it already has parsed are not
-            parsed again.
-        common: Options that all kinds of input share.
-        progress: Receives the number of files.
-        max_files: Only the first files are parsed. None parses all.
+        function: The user's function, in a form that worker processes can load.
+        folder: A local folder for the Arrow files, which may contain files of an earlier run.
+        threads: The number of processes.
+        progress: Receives the counts.
+
+    Yields:
+        The records or the reject of each file, in the order of the files.
 
     Raises:
-        UsageError: The function can't be loaded, or an option names a column that does not exist.
-        DataError: There are no records, or a value can't be a feature.
+        UsageError: The function can't be loaded.
+    """
+    pool = WorkerPool(function)
+
+    def parse(file: InputFile) -> ParsedResult | Reject:
+        name = parsed_name(file, function)
+        try:
+            answer = load_result(folder, name)
+        except FileNotFoundError:
+            # A file of this name may be the second name of a file of another run.
+            prefix = os.path.join(folder, f"{name}-{uuid.uuid4().hex[:8]}")
+            parsed = parse_file(file, pool, prefix)
+            if isinstance(parsed, Reject):
+                return parsed
+            put_result(folder, name, answer := parsed)
+        return ParsedResult.from_answer(answer, folder)
+
+    progress.begin("parse", len(files), unit="files")
+    try:
+        for result in thread_map(parse, files, threads, on_error=pool.close):
+            progress.advance(1, rejects=int(isinstance(result, Reject)))
+            yield result
+    finally:
+        pool.close()
+
+
+def plan_parsed(
+    files: FileTable,
+    results: Iterable[ParsedResult | Reject],
+    notes: Sequence[str],
+    function: ParserFunction,
+    common: PlanOptions,
+) -> ParsedSource:
+    """Plans the records of parsed files.
+
+    Args:
+        files: The input files.
+        results: The records or the reject of each file, in the order of `files`. If they are fewer,
+            only the first files were parsed.
+        notes: Observations about the files, for users.
+        function: The user's function.
+        common: Options that all kinds of input share.
+
+    Raises:
+        UsageError: An option names a column that does not exist.
+        DataError: There are no records, or the types of two files differ.
     """
     unifier = SchemaUnifier(declared_dtypes(common))
     parsed, rejects = list[ParsedFile](), list[Reject]()
-    pool = WorkerPool(function)
-    parse = functools.partial(_parse_file, pool=pool, function=function, folder=folder)
-    try:
-        chosen = list(files[: len(files) if max_files is None else max_files])
-        progress.begin("parse", len(chosen), unit="files")
-        results = thread_map(parse, chosen, common.threads, on_error=pool.close)
-        for file, result in zip(chosen, results, strict=True):
-            if isinstance(result, Reject):
-                rejects.append(result)
-                parsed.append(ParsedFile())
-                progress.advance(1, rejects=1)
-                continue
-            records, null_counts = result
-            _add_schemas(unifier, file.name, records, null_counts, common)
-            parsed.append(records)
-            progress.advance(1)
-    finally:
-        pool.close()
+    # The results come first, so that they are read to their end.
+    for result, file in zip(results, files, strict=False):
+        if isinstance(result, Reject):
+            rejects.append(result)
+            parsed.append(ParsedFile())
+            continue
+        _add_schemas(unifier, file.name, result, common)
+        parsed.append(result.records)
     units = pack_units(_list_units(parsed), UNIT_BYTES)
     if not units:
         reason = f"; {rejects[0]}" if rejects else ""
@@ -209,18 +194,15 @@ def parses_part(source: Source) -> bool:
 
 
 def _add_schemas(
-    unifier: SchemaUnifier,
-    name: str,
-    records: ParsedFile,
-    null_counts: Sequence[Mapping[str, int]],
-    common: PlanOptions,
+    unifier: SchemaUnifier, name: str, result: ParsedResult, common: PlanOptions
 ) -> None:
     """Adds the schemas of the batches of a file."""
     row = 0
-    for batch, nulls in zip(records.batches(), null_counts, strict=True):
-        check_feature_count(batch.num_columns, common.memory_bytes, name)
-        unifier.add(batch.schema, f"{name}, records {row} to {row + batch.num_rows - 1}", nulls)
-        row += batch.num_rows
+    batches = zip(result.batch_schemas(), result.records.rows, result.null_counts, strict=True)
+    for schema, rows, nulls in batches:
+        check_feature_count(len(schema), common.memory_bytes, name)
+        unifier.add(schema, f"{name}, records {row} to {row + rows - 1}", nulls)
+        row += rows
 
 
 def _list_units(parsed: Sequence[ParsedFile]) -> Iterator[Unit]:
@@ -244,60 +226,3 @@ def _list_units(parsed: Sequence[ParsedFile]) -> Iterator[Unit]:
                 size_bytes=size,
             )
             row += rows
-
-
-def _parse_file(
-    file: InputFile, pool: WorkerPool, function: ParserFunction, folder: str
-) -> tuple[ParsedFile, list[dict[str, int]]] | Reject:
-    """Parses a file, unless this was done before.
-
-    Returns:
-        (records, number of nulls by column of each batch), or the reject of the file.
-    """
-    prefix = os.path.join(folder, parsed_name(file, function))
-    if not is_file(f"{prefix}.json"):
-        try:
-            answer = _parse_in_worker(file, pool, prefix)
-        except WorkerDied as error:
-            return Reject(file.name, "", "parser-died", str(error))
-        if "output_error" in answer:
-            # The file is not to blame, so the build ends.
-            raise OSError(*answer["output_error"], f"{prefix}.json")
-        check_unchanged(file.path, file.stat, file.name)
-        if "failure" in answer:
-            return Reject(file.name, "", "parser-error", answer["failure"])
-        # only now are the files of the prefix complete
-        put_if_absent(f"{prefix}.json", json.dumps(answer).encode())
-    answer = parse_json(read_range(f"{prefix}.json").tobytes(), f"{prefix}.json")
-    segments = tuple(os.path.join(folder, os.path.basename(name)) for name in answer["segments"])
-    records = ParsedFile(
-        segments, tuple(answer["first_batches"]), tuple(answer["rows"]), tuple(answer["sizes"])
-    )
-    return records, answer["null_counts"]
-
-
-def _parse_in_worker(file: InputFile, pool: WorkerPool, prefix: str) -> dict[str, Any]:
-    if not (is_remote(file.path) or is_archive_member(file.path)):
-        return pool.parse(os.path.abspath(file.path), prefix)
-    # An object of a store or a member of an archive gets a local copy with its own name.
-    with scratch_folder("recordmill-parser-") as scratch:
-        path = os.path.join(scratch, os.path.basename(file.name))
-        fetch_file(file.path, path)
-        return pool.parse(path, prefix)
-
-
-def parsed_name(file: InputFile, function: ParserFunction) -> str:
-    """Returns the start of the names of the Arrow files of an input file."""
-    # An object of a store has an etag, which is part of the state, instead of a useful time.
-    stat = file.stat
-    state = repr(
-        (
-            file.path,
-            stat.size_bytes,
-            stat.mtime_ns,
-            stat.etag,
-            function.name,
-            function.digest,
-        )
-    )
-    return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()

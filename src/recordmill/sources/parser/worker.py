@@ -8,6 +8,7 @@ function prints goes to standard error.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import itertools
@@ -82,8 +83,9 @@ def _parse(
     """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
 
     Returns:
-        The rows, bytes and numbers of nulls of the batches, the error of the user's function, or
-        (errno, text) of an error while the Arrow files were written.
+        The rows, bytes and numbers of nulls of the batches, and the schemas of the Arrow files. Or
+        the error of the user's function. Or (errno, text) of an error while the Arrow files were
+        written.
     """
     writer = SegmentWriter(prefix)
     null_counts: list[dict[str, int]] = []
@@ -111,6 +113,7 @@ def _parse(
         "first_batches": writer.first_batches,
         "rows": writer.rows,
         "sizes": writer.sizes,
+        "schemas": [base64.b64encode(schema.serialize()).decode() for schema in writer.schemas],
         "null_counts": null_counts,
     }
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from driver import run
+from driver import Driver, run
 from engines import shards, tree
 from kit.store_server import Store
 from PIL import Image
@@ -127,6 +127,36 @@ def test_prism_builds_every_kind_like_one_process(
     ours, theirs = (content(tmp_path / out) for out in ("local", "out"))
     assert ours == theirs
     assert len(ours) > 3
+
+
+OWN_PARSER = """
+import os
+
+def parse(path):
+    for number, line in enumerate(open(path)):
+        yield {"file": os.path.basename(path), "number": number, "text": line}
+        if path.endswith("/7.log"):
+            os._exit(3)
+"""
+
+
+def test_prism_runs_the_parser_of_the_user_like_one_process(
+    prism: list[str], store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number}.log").write_text("".join(f"line {n}\n" for n in range(50)))
+    (tmp_path / "my.py").write_text(OWN_PARSER)
+    options = (tmp_path / "in", "--parser", tmp_path / "my.py:parse", "--num-shards=3")
+    failed = Driver("build", *options, "--out", tmp_path / "out", *prism)
+    assert failed.process.wait(300) == 1
+    assert "1 of 951 records was rejected" in failed.said()
+    far = f"{store.root}/parsed"
+    for out, flags in (("local", []), ("out", prism), (far, prism)):
+        target = out if out == far else tmp_path / out
+        run("build", *options, "--out", target, "--max-rejects=1", *flags)
+    assert content(tmp_path / "out") == content(tmp_path / "local")
+    assert content_of(far) == content_of(tmp_path / "local")
 
 
 def content(out: Path) -> list[object]:
