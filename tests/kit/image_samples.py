@@ -93,3 +93,15 @@ def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
 def _exif_with_thumbnail() -> bytes:
     """An APP1 segment with a whole JPEG inside: its EOI must not be taken for the image's."""
     return b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encoded("JPEG", picture(size=(8, 8)))
+
+
+def noise_image(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
+    """Returns noise of (width, height) pixels, encoded in Pillow's format `name`."""
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return encoded(name, Image.fromarray(noise).convert(mode))
+
+
+def pixels_of(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
+    """Returns the pixels that Pillow decodes, [height, width, channels]."""
+    pixels = np.asarray(Image.open(io.BytesIO(image)).convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -21,8 +20,6 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, dry_run, read
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.npy import open_columns
-from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Feature, Schema
 
 PIECE_BYTES = 8_000
 
@@ -233,50 +230,9 @@ def test_wrong_filter_option_is_refused_by_name(
     assert not (tmp_path / "to").exists()
 
 
-def test_condition_finds_features_named_like_functions() -> None:
-    schema = Schema(
-        (
-            Feature("id", "int64"),
-            Feature("user", "string"),
-            Feature("now", "int64"),
-            Feature("list", "int64", (None,)),
-        )
-    )
-    for sql, names in [
-        ("user = 'ada'", ("user",)),
-        ("now > 3 AND records.id = 1", ("id", "now")),
-        ("len([x FOR x IN list IF x > 2]) > 1", ("list",)),
-        ("COLUMNS('id|now') > 1", schema.names),
-        ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")),
-        ("hash(id) % 2 = 0 OR true", ("id",)),
-        ("1 = 1", ()),
-    ]:
-        assert Predicate(sql).referenced_columns(schema) == tuple(names)
-
-
 def test_condition_that_fails_on_a_value_is_an_error(out: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'train-.*where="CAST\(name AS INTEGER\) = 1": '):
         read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
-
-
-def test_condition_refuses_names_that_differ_only_in_case_and_reads_float16() -> None:
-    schema = Schema(
-        (Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True))
-    )
-    with pytest.raises(UsageError, match="SQL does not distinguish 'a' from 'A'"):
-        Predicate("a = 1").referenced_columns(schema)
-    assert Predicate(pc.field("A") == 1).referenced_columns(schema) == ("A",)
-    chosen = schema.select(["a", "h"])
-    arrow = to_arrow(chosen)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array([1, None]),
-            pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2),
-        ],
-        schema=arrow,
-    )
-    assert Predicate("h[1] > 2 AND a IS NULL").evaluate(batch).tolist() == [False, True]
-    assert Predicate("h[1] > 2 AND a IS NULL").referenced_columns(chosen) == ("a", "h")
 
 
 def test_sql_without_duckdb_names_the_package_to_install(out: Path, tmp_path: Path) -> None:

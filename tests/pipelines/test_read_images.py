@@ -2,7 +2,6 @@
 ones are rejects.
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from kit import image_samples
 from kit.batches import table_of
 from kit.data_sets import write_data_set
+from kit.image_samples import noise_image, pixels_of
 from kit.runs import read_in_each_way, rejects_of
 from PIL import Image
 
@@ -20,9 +20,6 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records
 from recordmill.pipelines.read import dry_run, read
-from recordmill.records.columns import decode_images
-from recordmill.records.columns.decode_images import DecodeImages
-from recordmill.records.images import decode
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.feature import Feature, Schema
 
@@ -37,25 +34,14 @@ SCHEMA = Schema(
 )
 
 
-def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
-    """Noise of (width, height)."""
-    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    return image_samples.encoded(name, Image.fromarray(noise).convert(mode))
-
-
 def write(tmp_path: Path, images: list[bytes | None]) -> Path:
     columns = {"image": images, "label": range(len(images)), "other": [b"\0no image"] * len(images)}
     return write_data_set(tmp_path / "out", {"train": table_of(columns, SCHEMA)}, SCHEMA, shards=2)
 
 
-def plain(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
-    pixels = np.asarray(Image.open(io.BytesIO(image)).convert(mode))
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
-
-
 def test_images_of_one_size_become_one_array(tmp_path: Path) -> None:
     images = [
-        encoded((9, 7), seed, name)
+        noise_image((9, 7), seed, name)
         for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
     ]
     out = write(tmp_path, [*images, None])
@@ -64,7 +50,7 @@ def test_images_of_one_size_become_one_array(tmp_path: Path) -> None:
     columns = open_columns(result.paths[0])
     pixels = np.load(result.paths[0] / "image.npy", mmap_mode="r")
     assert (pixels.shape, pixels.dtype) == ((31, 7, 9, 3), np.uint8)
-    assert np.array_equal(pixels[:30], [plain(image) for image in images])
+    assert np.array_equal(pixels[:30], [pixels_of(image) for image in images])
     assert columns["image"].mask[30].all()
     assert columns["label"].tolist() == list(range(31))
     assert columns["other"].to_list() == [b"\0no image"] * 31
@@ -76,7 +62,7 @@ def test_images_are_resized_and_converted_like_tensorflow(
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     images = [
-        encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5])
+        noise_image((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5])
         for seed in range(15)
     ]
     out, options = (
@@ -85,12 +71,14 @@ def test_images_are_resized_and_converted_like_tensorflow(
     )
     for result in read_in_each_way(out, tmp_path, to="npy", **options):
         pixels = np.load(result.paths[0] / "image.npy")
-        wanted = [tf.image.resize(plain(image, mode), (8, 6), antialias=True) for image in images]
+        wanted = [
+            tf.image.resize(pixels_of(image, mode), (8, 6), antialias=True) for image in images
+        ]
         assert np.array_equal(pixels, tf.round(wanted).numpy())
 
 
 def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_npy(tmp_path: Path) -> None:
-    images = [encoded((3 + seed, 9 - seed % 4), seed) for seed in range(12)]
+    images = [noise_image((3 + seed, 9 - seed % 4), seed) for seed in range(12)]
     out = write(tmp_path, [*images[:6], None, *images[6:]])
     for to in ("parquet", "arrow"):
         result = read(out, tmp_path / to, to=to, decode_images=True)
@@ -103,7 +91,7 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_npy(tmp_path: P
         rows = table["image"].to_pylist()
         assert rows.pop(6) is None
         for row, image in zip(rows, images, strict=True):
-            assert np.array_equal(np.array(row, np.uint8), plain(image))
+            assert np.array_equal(np.array(row, np.uint8), pixels_of(image))
     with pytest.raises(
         UsageError,
         match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*use resize=.HxW.",
@@ -122,7 +110,7 @@ def write_lists(tmp_path: Path, rows: list[list[bytes] | None]) -> Path:
 
 def frame_rows(lengths: list[int | None]) -> list[list[bytes] | None]:
     return [
-        None if length is None else [encoded((9, 7), 10 * row + item) for item in range(length)]
+        None if length is None else [noise_image((9, 7), 10 * row + item) for item in range(length)]
         for row, length in enumerate(lengths)
     ]
 
@@ -141,7 +129,7 @@ def test_lists_of_images_become_ragged_arrays(tmp_path: Path, names: bool | str)
             assert ragged[row] is None
             assert lists[row] is None
         else:
-            expected = [plain(image) for image in images]
+            expected = [pixels_of(image) for image in images]
             assert [pixels.tolist() for pixels in ragged[row]] == [
                 pixels.tolist() for pixels in expected
             ]
@@ -150,7 +138,7 @@ def test_lists_of_images_become_ragged_arrays(tmp_path: Path, names: bool | str)
 
 def test_lists_of_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    images = [encoded((3 + seed, 9), seed) for seed in range(4)]
+    images = [noise_image((3 + seed, 9), seed) for seed in range(4)]
     out = write_lists(tmp_path, [images[:3], images[3:]])
     for to in ("parquet", "npy"):
         with pytest.raises(UsageError, match=r"images of a list must have one size; use resize="):
@@ -158,7 +146,7 @@ def test_lists_of_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", to="parquet", decode_images=True, resize="5x6")
     rows = pq.read_table(result.paths[0])["frames"].to_pylist()
     decoded = np.array(rows[0] + rows[1], np.uint8).reshape(4, 5, 6, 3)
-    wanted = [tf.image.resize(plain(image), (5, 6), antialias=True) for image in images]
+    wanted = [tf.image.resize(pixels_of(image), (5, 6), antialias=True) for image in images]
     assert np.array_equal(decoded, tf.round(wanted).numpy())
 
 
@@ -184,11 +172,11 @@ def test_list_with_a_bad_image_is_one_reject(tmp_path: Path) -> None:
 
 
 def test_images_that_cannot_be_decoded_are_rejects(tmp_path: Path) -> None:
-    images = [encoded((9, 7), seed, "JPEG") for seed in range(20)]
+    images = [noise_image((9, 7), seed, "JPEG") for seed in range(20)]
     images[3] = images[3][:-20]
     images[11] = b"GIF89a no image"
     images[12] = b"\0\1text"
-    png = bytearray(encoded((9, 7), 12))
+    png = bytearray(noise_image((9, 7), 12))
     png[60] ^= 8
     images[15] = bytes(png)
     out = write(tmp_path, list(images))
@@ -206,39 +194,12 @@ def test_images_that_cannot_be_decoded_are_rejects(tmp_path: Path) -> None:
     assert np.load(result.paths[0] / "image.npy").shape == (16, 7, 9, 3)
 
 
-def test_16_bit_images_keep_their_upper_byte() -> None:
-    values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
-    png = image_samples.encoded("PNG", Image.fromarray(values))
-    column, faults = DecodeImages("x", 6, 10, 1).convert(
-        pa.array([png], pa.large_binary()), Feature("x", "bytes")
-    )
-    assert not faults
-    assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
-
-
-def test_floating_point_image_and_wrong_size_are_faults() -> None:
-    tiff = image_samples.encoded("TIFF", Image.fromarray(np.zeros((6, 10), np.float32)))
-    column, faults = DecodeImages("x", 6, 10, 1).convert(
-        pa.array([tiff, encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
-    )
-    assert [row for row, _ in faults] == [0, 1]
-    assert faults[1][1] == "an image of 4 x 3 pixels where 6 x 10 is expected"
-    assert len(column) == 0
-
-
-def test_pixels_beyond_the_limit_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    column = pa.array([encoded((30, 30), seed) for seed in range(4)], pa.large_binary())
-    monkeypatch.setattr(decode_images, "MAX_DECODED_PIXELS", 800)
-    _, faults = DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
-    assert len(faults) == 4
-
-
 def test_image_that_memory_cannot_hold_is_an_error_with_its_place(tmp_path: Path) -> None:
     """It is an error, however many rejects are allowed: what is written must not depend on
     --memory.
     """
     large = image_samples.encoded("PNG", Image.new("RGB", (4000, 4000)))
-    out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), large])
+    out = write(tmp_path, [noise_image((9, 7), 1), noise_image((8, 7), 2), large])
     said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
     for number, more in enumerate(
         [{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]
@@ -261,9 +222,9 @@ def test_image_files_do_not_depend_on_memory_and_threads(
     """
     monkeypatch.setattr(records, "_IMAGE_BATCH_BYTES", 3_000)
     images: list[bytes | None] = [
-        encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)
+        noise_image((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)
     ]
-    images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
+    images[7], images[20], images[41] = b"no image", None, noise_image((9, 9), 5)[:-20]
     out = write(tmp_path, images)
     for to in ("parquet", "arrow", "npy"):
         options = {
@@ -279,25 +240,13 @@ def test_image_files_do_not_depend_on_memory_and_threads(
     )
     for row, image in zip(table["label"].to_pylist(), table["image"], strict=True):
         expected = images[row]
-        assert image.as_py() == (None if expected is None else plain(expected).tolist())
-
-
-def test_large_images_are_copied_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_BAND_PIXELS", 50)
-    for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
-        for size in ((7, 23), (60, 3), (1, 50)):
-            image = encoded(size, 3)
-            column, faults = DecodeImages("x", None, None, channels).convert(
-                pa.array([image], pa.large_binary()), Feature("x", "bytes")
-            )
-            assert not faults
-            assert column.to_pylist()[0] == plain(image, mode).tolist()
+        assert image.as_py() == (None if expected is None else pixels_of(expected).tolist())
 
 
 def test_decode_images_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = write(tmp_path, [encoded((9, 7), seed) for seed in range(4)])
+    out = write(tmp_path, [noise_image((9, 7), seed) for seed in range(4)])
     options = ["--to", "npy", "--decode-images", "--resize", "2x4", "--channels", "1"]
     assert main(["read", str(out), "--out", str(tmp_path / "to"), *options]) == 0
     assert np.load(tmp_path / "to" / "train" / "image.npy").shape == (4, 2, 4, 1)

@@ -3,7 +3,6 @@ not fit.
 """
 
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,26 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from kit import ROOT
 from kit.data_sets import MIXED, mixed_rows
+from kit.decoding import decode_all
 from kit.example_oracle import arrow_value, schemas_and_rows
 from kit.runs import run_python
-from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field, varint
+from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
-from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
-
-
-def decode_all(
-    records: Sequence[bytes], schema: Schema, columns: Sequence[str] | None = None
-) -> pa.RecordBatch:
-    return decode(*buffer(records), schema, columns)
 
 
 @settings(
@@ -103,58 +95,6 @@ def test_names_that_differ_only_in_the_middle_are_distinguished() -> None:
     assert decode_all([record, record], schema).to_pylist() == 2 * [
         {name: i for i, name in reversed(list(enumerate(names)))}
     ]
-
-
-RAGGED = Schema((Feature("x", "int64", (None, None, 2)),))
-
-
-def ragged_record(values: Sequence[int], lengths: Sequence[int] | None) -> bytes:
-    parts = [("x/ragged_flat_values", feature(INT64, list(values)))]
-    if lengths is not None:
-        parts.append(("x/ragged_row_lengths_0", feature(INT64, list(lengths))))
-    return example(parts)
-
-
-def test_nested_lists_are_decoded() -> None:
-    records = [
-        ragged_record([1, 2, 3, 4, 5, 6], [1, 0, 2]),
-        example([]),
-        ragged_record([], []),
-        ragged_record([], [0, 0, 0]),
-    ]
-    assert decode_all(records, RAGGED).to_pydict() == {
-        "x": [[[[1, 2]], [], [[3, 4], [5, 6]]], None, [], [[], [], []]]
-    }
-    deep = Schema((Feature("y", "int64", (None, None, None)),))
-    record = example(
-        [
-            (f"y/ragged_{name}", feature(INT64, values))
-            for name, values in [
-                ("flat_values", []),
-                ("row_lengths_0", [2]),
-                ("row_lengths_1", [0, 0]),
-            ]
-        ]
-    )
-    assert decode_all([record], deep).to_pydict() == {"y": [[[[], []]]]}
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        ragged_record([1, 2], [2]),
-        ragged_record([1, 2, 3], [1]),
-        ragged_record([1, 2], None),
-        ragged_record([1, 2], [-1, 2]),
-        ragged_record([1, 2, 3, 4], [2**62, 2**62, 2**62, 2**62 + 2]),
-    ],
-)
-def test_nested_lists_with_inconsistent_lengths_are_bad_records(record: bytes) -> None:
-    good = ragged_record([1, 2], [0, 1])
-    batch, rows, bad = decode_lenient(*buffer([good, record, good]), RAGGED)
-    assert rows.tolist() == [0, 2]
-    assert batch.to_pydict() == {"x": [[[], [[1, 2]]]] * 2}
-    assert [(one.row, one.feature) for one in bad] == [(1, "x")]
 
 
 @pytest.mark.parametrize(
@@ -246,19 +186,6 @@ def test_threads_that_share_a_schema_decode_alike() -> None:
             assert bad == want[2]
 
 
-@pytest.mark.sweep
-def test_column_beyond_2_gib_is_decoded() -> None:
-    value = np.random.default_rng(0).bytes(64 << 20)
-    data, starts, lengths = buffer(
-        [example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])]
-    )
-    schema = Schema((Feature("n", "int64", (None,), True), Feature("x", "bytes", (), True)))
-    batch = decode(data, starts.repeat(34), lengths.repeat(34), schema)
-    assert batch["x"].nbytes > 2**31
-    assert batch["x"][33].as_buffer().equals(pa.py_buffer(value))
-    assert batch["n"].to_pylist() == 34 * [list(range(10))]
-
-
 _GUARDED = """
 import ctypes, mmap, sys
 import numpy as np
@@ -302,40 +229,3 @@ def test_decoder_reads_no_byte_outside_the_buffer() -> None:
     done = run_python("-c", _GUARDED, ROOT / "tests", check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
-
-
-@settings(deadline=None, max_examples=150)
-@given(
-    st.lists(
-        st.lists(
-            st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8
-        ),
-        max_size=5,
-    ),
-    st.integers(0, 20),
-)
-def test_packed_varints_of_every_length_are_decoded(
-    rows: list[list[tuple[int, int, int]]], tail: int
-) -> None:
-    values: list[list[int]] = []
-    payloads: list[bytes] = []
-    for row in rows:
-        values.append([])
-        payloads.append(b"")
-        for size, count, number in row:
-            value = number % (1 << 7 * size) % (1 << 63)
-            short = varint(value)
-            values[-1] += [value] * count
-            payloads[-1] += (
-                varint(value, size - len(short)) * count if len(short) < size else short * count
-            )
-    size = np.array([len(payload) for payload in payloads], np.int64)
-    data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
-    where = data, np.cumsum(size) - size, size
-    bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
-    count = native.read_varints(*where, offsets, None, bad)
-    read = np.empty(count + native.VARINT_ROOM, np.int64)
-    native.read_varints(*where, offsets, read, bad)
-    assert read[:count].tolist() == [value for row in values for value in row]
-    assert np.diff(offsets).tolist() == [len(row) for row in values]
-    assert not bad.any()
