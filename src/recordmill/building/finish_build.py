@@ -391,12 +391,11 @@ def write_statistics(
     """
     if sketch is None:
         return None
-    statistics = DatasetStatistics.from_sketch(sketch)
     if plan.rules is not None:
-        check_expectations(statistics, plan.schema, plan.rules)
+        check_expectations(DatasetStatistics.from_sketch(sketch), plan.schema, plan.rules)
     if plan.base_manifest is not None:
         sketch = _merge_with_base(plan, plan.base_manifest, sketch, out)
-        statistics = DatasetStatistics.from_sketch(sketch)
+    statistics = DatasetStatistics.from_sketch(sketch)
     entry: dict[str, Any] = {}
     for key, name, data in (
         ("file", STATISTICS_NAME, statistics.to_bytes()),
