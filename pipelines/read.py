@@ -477,7 +477,7 @@ def _make_publication(
     """
     if not is_remote(out):
         return DiskPublication(folder, settings.overwrite)
-    if run is not None and not plan.options.output.per_split:
+    if run is not None and not plan.options.output_format.per_split:
         return StorePublication(run, folder, base)
     uploads = make_uploads(plan, folder, out, finished, settings.threads, settings.run.memory)
     return StorePublication(uploads.run, folder, base, open_uploads.enter_context(uploads))
@@ -518,7 +518,7 @@ def run_tasks(
             task,
             folder.data,
             folder.rejects,
-            output=plan.options.output,
+            output=plan.options.output_format,
             threads=threads,
             progress=progress,
             on_output=publication.on_output,
@@ -621,7 +621,7 @@ def _publish(
     folder, rejects = publication.publish(counts.summary(plan), results)
     return ReadResult(
         out,
-        plan.options.to,
+        plan.options.output.to,
         {
             split: tuple(
                 _join_name(folder, result.output) for result in results if result.split == split

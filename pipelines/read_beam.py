@@ -78,7 +78,7 @@ def run_on_beam(
 
     # A worker has another working folder, so relative paths would name other files.
     plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
-    per_split = plan.options.output.per_split
+    per_split = plan.options.output_format.per_split
     tasks, output = _plan_worker_tasks(plan)
     is_local_run = is_local(settings.run.runner)
     # On an engine, each element is one task, which gets all memory of its worker.
@@ -132,11 +132,11 @@ def _plan_worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     If the plan's format needs all records of a split, they are smaller tasks that write Arrow
     files.
     """
-    if plan.options.output.per_split:
-        return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
-            _WORKER_OUTPUT
-        )
-    return plan.tasks, plan.options.output
+    if plan.options.output_format.per_split:
+        return divide_tasks(
+            plan.split_tasks, plan.files, plan.options.output.file_size
+        ), find_output(_WORKER_OUTPUT)
+    return plan.tasks, plan.options.output_format
 
 
 def find_worker_tasks(
@@ -170,7 +170,7 @@ def _combine_outputs(
         The counts of the output.
     """
     split_results = [result for result in results if result.split == task.split]
-    output = plan.options.output
+    output = plan.options.output_format
     name = output_file_name(task, output)
     batches = _iter_batches([folder.intermediate / result.output for result in split_results])
     writer = write_output(folder.data / name, batches, output, plan, task.split, "join")

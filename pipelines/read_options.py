@@ -30,7 +30,6 @@ from recordmill.options.read import (
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
 from recordmill.records.columns.decode_images import CHANNELS
-from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.shards.loading.schema_hints import load_schema
@@ -39,15 +38,7 @@ from recordmill.shards.rejects import RejectBudget
 _MAX_RESIZED_PIXELS = 1 << 24  # 16 million pixels
 
 
-def parse_steps(
-    *,
-    decode_tensor: conversions.Specs = None,
-    decode_raw: conversions.Specs = None,
-    reshape: conversions.Specs = None,
-    pad: conversions.Specs = None,
-    pad_or_cut: conversions.Specs = None,
-    ragged: conversions.Specs = None,
-) -> tuple[ConversionStep | UnresolvedStep, ...]:
+def parse_steps(options: ReadConversions) -> tuple[ConversionStep | UnresolvedStep, ...]:
     """Parses the texts of conversions into steps in the order of application.
 
     Features are first decoded, then reshaped, then padded or made ragged.
@@ -56,43 +47,39 @@ def parse_steps(
         UsageError: A conversion is malformed, or a feature has two of the same kind.
     """
     tensors = [
-        *map(_parse_tensor_spec, conversions.normalize_specs(decode_tensor, "decode_tensor"))
+        *map(
+            _parse_tensor_spec,
+            conversions.normalize_specs(options.decode_tensor, "decode_tensor"),
+        )
     ]
-    steps = conversions.parse_conversion_steps(decode_raw, reshape, pad, pad_or_cut, ragged)
+    steps = conversions.parse_conversion_steps(
+        options.decode_raw, options.reshape, options.pad, options.pad_or_cut, options.ragged
+    )
     raw = [step for step in steps if isinstance(step, DecodeRaw)]
     conversions.check_converted_once([step.feature for step in (*tensors, *raw)], "decoded")
     return (*tensors, *steps)
 
 
-def parse_images(
-    features: Sequence[str] | str | bool | None,
-    resize: str | tuple[int, int] | None,
-    channels: int | None,
-    *,
-    ragged: bool,
-) -> tuple[UnresolvedImages, ...]:
+def parse_images(options: ReadConversions, *, ragged: bool) -> tuple[UnresolvedImages, ...]:
     """Parses the options for decoding images.
 
     Args:
-        features: Names of the features, also as one string with commas. True means all features
-            that contain images. None, "" and False mean none.
-        resize: The size of the decoded images, (height, width) or a text such as `224x224`. None
-            keeps the size of each image.
-        channels: The number of channels: 1, 3 or 4. None means 3.
+        options: The options.
         ragged: The output format can contain images of different sizes.
 
     Raises:
         UsageError: A size or number of channels is not supported, or is set without `features`.
     """
+    features, resize = options.decode_images, options.resize
     if not features:
-        if resize is not None or channels is not None:
+        if resize is not None or options.channels is not None:
             raise UsageError(
                 "{option} needs {decode_images}",
                 option=option("channels" if resize is None else "resize"),
                 decode_images=option("decode_images", True),
             )
         return ()
-    channels = 3 if channels is None else channels
+    channels = 3 if options.channels is None else options.channels
     if channels not in CHANNELS:
         raise UsageError(
             "{channels}: must be 1 (gray), 3 (RGB) or 4 (RGBA)",
@@ -184,43 +171,20 @@ def make_settings(**options: Any) -> ReadSettings:
         TypeError: There is no such option.
     """
     values = Values("read", options)
-    request, selection, schemas = (
-        values[ReadOutput],
-        values[ReadSelection],
-        values[ReadSchemas],
-    )
-    conversion, run = values[ReadConversions], values[ReadRunOptions]
-    output = find_output(request.to)
-    output_options = values.plugin(output.name)
+    output, conversions = values[ReadOutput], values[ReadConversions]
+    schemas, run = values[ReadSchemas], values[ReadRunOptions]
+    output_format = find_output(output.to)
+    format_options = values.plugin(output_format.name)
     budget = RejectBudget.parse(schemas.max_rejects)
-    images = parse_images(
-        conversion.decode_images,
-        conversion.resize,
-        conversion.channels,
-        ragged=output.holds_ragged,
-    )
+    images = parse_images(conversions, ragged=output_format.holds_ragged)
     plan = ReadOptions(
-        to=request.to,
-        columns=selection.columns,
-        split=selection.split,
-        limit=selection.limit,
-        file_bytes=request.file_size,
+        output=output,
+        selection=values[ReadSelection],
+        conversions=conversions,
+        steps=(*images, *parse_steps(conversions)),
         # The default budget allows no rejects, so the first bad record ends the read.
         lenient=budget != RejectBudget(),
-        steps=images
-        + parse_steps(
-            decode_tensor=conversion.decode_tensor,
-            decode_raw=conversion.decode_raw,
-            reshape=conversion.reshape,
-            pad=conversion.pad,
-            pad_or_cut=conversion.pad_or_cut,
-            ragged=conversion.ragged,
-        ),
-        class_names=conversion.class_names,
-        where=None if selection.where is None else Predicate(selection.where),
-        sample=selection.sample,
-        seed=selection.seed,
-        output_options=output_options,
+        format_options=format_options,
     )
     return ReadSettings(
         values=values,

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import UsageError
-from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import Manifest
@@ -27,7 +26,7 @@ from recordmill.transforms.beam_types import (
     make_row,
     make_row_type,
 )
-from recordmill.transforms.read_shards import ReadShards
+from recordmill.transforms.read_shards import ReadShards, plan_inputs
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
 
 _DTYPES = {"int": "int64", "float": "float64", "str": "string", "bytes": "bytes", "bool": "bool"}
@@ -109,11 +108,10 @@ class ReadFromShards(PTransform):
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> Row
         inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
         columns = None if self.columns is None else tuple(self.columns)
-        schema = plan_read(
-            inputs, ReadOptions(to="arrow", columns=columns, split=self.split)
-        ).schema
+        read = ReadShards(inputs, columns, self.split, None)
+        schema = plan_inputs(read).schema
         fields = [(feature.name, _field_type(feature)) for feature in schema]
-        batches: PCollection = pipeline | "Read" >> ReadShards(inputs, columns, self.split, None)
+        batches: PCollection = pipeline | "Read" >> read
         return batches | "Rows" >> FlatMap(iter_beam_rows).with_output_types(make_row_type(fields))
 
 

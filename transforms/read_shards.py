@@ -23,6 +23,7 @@ from recordmill.exporting.worker_tasks import (
     run_shared_task,
     write_finished_list,
 )
+from recordmill.options.read import ReadOutput, ReadSelection
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import parse_input_path, parse_input_paths
 from recordmill.storage.folders import absolute_path, exists
@@ -169,7 +170,10 @@ def _make_absolute(text: str) -> str:
 def plan_inputs(request: ReadShards) -> ReadPlan:
     """Plans a read: files, schema and tasks."""
     columns = None if request.columns is None else tuple(request.columns)
-    options = ReadOptions(to="arrow", columns=columns, split=request.split, file_bytes=TASK_BYTES)
+    options = ReadOptions(
+        output=ReadOutput(to="arrow", file_size=TASK_BYTES),
+        selection=ReadSelection(columns=columns, split=request.split),
+    )
     return plan_read(request.inputs, options, schema=request.schema)
 
 

@@ -48,16 +48,16 @@ ROOMS: dict[
     "building": "base checks options preprocessing records.example records.tfrecord records.writers schemas shards "
     "sources.common statistics storage",
     "building.workers": "base building preprocessing shards statistics storage",
-    "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
+    "exporting": "base building.workers options records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
-    "reader.sampling": "base",
+    "reader.sampling": "base options",
     "reader.options": "base options reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.sampling records.columns records.tfrecord schemas shards storage",
     "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.example records.images "
     "schemas",
-    "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns records.example schemas "
+    "reader.batches": "base options reader.images reader.options reader.prefetch reader.sampling records.columns records.example schemas "
     "shards",
-    "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
+    "reader.tensorflow": "base options reader.batches reader.options reader.prefetch records.columns schemas",
     "reader.torch": "base reader.batches reader.sampling records.columns storage",
     "reader": "base checks options reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "

@@ -12,8 +12,7 @@ import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.options.calls import CALLS
 from recordmill.reader.mixture import Mixture
-from recordmill.reader.options.training import BATCH_SIZE, Order, Training
-from recordmill.reader.sampling.sampler import SHUFFLE_MODES
+from recordmill.reader.options.training import Training
 from recordmill.reader.sampling.schedule import EpochSteps, StepRange
 from recordmill.reader.training import MappedBatches
 
@@ -35,14 +34,6 @@ def test_method_shows_and_describes_each_declared_option(owner: type, method: st
         )
         assert shown[name].kind == inspect.Parameter.KEYWORD_ONLY
         assert f"{name}: {option.help}" in (getattr(owner, method).__doc__ or "")
-
-
-def test_bench_has_the_modes_and_defaults_of_training() -> None:
-    bench, training = CALLS["bench"].options, CALLS["batches"].options
-    assert bench["shuffle"].choices == ("none", *(mode for mode in SHUFFLE_MODES if mode))
-    assert bench["shuffle"].default == Order().shuffle
-    assert bench["memory_bytes"].default == training["memory_bytes"].default
-    assert bench["batch_size"].default == BATCH_SIZE
 
 
 def test_unknown_training_option_names_the_closest_one() -> None:

@@ -15,6 +15,7 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.exporting.plan import ReadOptions, ReadTask, count_records, divide_tasks, plan_read
 from recordmill.exporting.records import read_task_records
+from recordmill.options.read import ReadOutput, ReadSelection
 from recordmill.records.tfrecord.frames import Damage
 from recordmill.shards.pieces import Piece
 
@@ -105,8 +106,11 @@ def test_plan_of_a_read_opens_no_index_and_its_tasks_read_their_own(tmp_path: Pa
     )
     (index,) = Path(built.out).glob("data-*/index")
     shutil.move(index, tmp_path / "elsewhere")
-    plan = plan_read(built.out, ReadOptions(file_bytes=30_000))
-    limited = [plan_read(built.out, ReadOptions(limit=limit)) for limit in (0, 4000)]
+    plan = plan_read(built.out, ReadOptions(ReadOutput(file_size=30_000)))
+    limited = [
+        plan_read(built.out, ReadOptions(selection=ReadSelection(limit=limit)))
+        for limit in (0, 4000)
+    ]
     assert [one.records for one in (plan, *limited)] == [4000, 0, 4000]
     assert len(plan.tasks) > 8
     with pytest.raises(DataError, match="is missing"):

@@ -93,7 +93,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
         run = share_read_run(
-            JobFolder(str(out), folder.id), ReadRun(plan, plan.tasks, settings.plan.to, 1, 1)
+            JobFolder(str(out), folder.id), ReadRun(plan, plan.tasks, settings.plan.output.to, 1, 1)
         )
         _load_cached.cache_clear()
         yield Steps(run, folder)

@@ -15,6 +15,7 @@ from kit.runs import read_in_each_way, rejects_of
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records as read_parts
+from recordmill.options.read import ReadConversions
 from recordmill.pipelines.read import read
 from recordmill.pipelines.read_options import parse_steps
 from recordmill.records.writers.npy import open_columns
@@ -174,12 +175,12 @@ def test_tensor_that_no_record_has_needs_a_type(tmp_path: Path) -> None:
 )
 def test_malformed_conversion_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_steps(**options)
+        parse_steps(ReadConversions(**options))
 
 
 def test_conversions_accept_names_with_special_characters() -> None:
     (raw, shape, pad) = parse_steps(
-        decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:"
+        ReadConversions(decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:")
     )
     assert (raw.feature, raw.is_big_endian, shape.feature, pad.feature, pad.value) == (
         "a=b/c",

@@ -123,7 +123,7 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     notes = plan.notes
     if plan.options.has_filter:
         num_decoded = sum(decoded.records for decoded in salvaged)
-        limit = plan.options.limit
+        limit = plan.options.selection.limit
         # The filter is assumed to keep the same share of all records as of the decoded ones.
         records = {
             split: min(
@@ -139,7 +139,14 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     size = round(_measure_output(plan, batches) * rows / max(sampled, 1))
     columns = tuple(_estimate_column(feature, rows) for feature in plan.schema)
     return ReadEstimate(
-        plan.options.to, records, len(plan.tasks), columns, size, sampled, memory_bytes, notes
+        plan.options.output.to,
+        records,
+        len(plan.tasks),
+        columns,
+        size,
+        sampled,
+        memory_bytes,
+        notes,
     )
 
 
@@ -147,8 +154,10 @@ def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
     """Writes the batches to temporary files and returns their total size."""
     split = plan.split_tasks[0].split if plan.split_tasks else ""
     with scratch_folder("estimate-") as folder:
-        settings = WriterSettings(plan.layout or plan.options.output_options, split)
-        writer = plan.options.output.new_writer(Path(folder, "output"), plan.schema, settings)
+        settings = WriterSettings(plan.layout or plan.options.format_options, split)
+        writer = plan.options.output_format.new_writer(
+            Path(folder, "output"), plan.schema, settings
+        )
         for batch in batches:
             writer.write(batch)
         writer.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
@@ -22,6 +22,7 @@ from recordmill.exporting.infer_conversions import (
     resolve_steps,
     suggest_conversions,
 )
+from recordmill.options.read import ReadConversions, ReadOutput, ReadSelection
 from recordmill.records.columns.convert import ConversionStep, make_class_name_steps, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
@@ -45,8 +46,6 @@ _UNLIMITED_BYTES = PIECE_BYTES * 2**40
 REJECTS_FOLDER = "rejects"
 # Names that each output folder contains. A split of this name can't have a folder next to them.
 RESERVED_NAMES = (READ_SUMMARY_NAME, REJECTS_FOLDER)
-# 512 MiB of uncompressed records per output: few files, but enough of them for many cores.
-DEFAULT_FILE_BYTES = 512 << 20
 # Memory of a read without its threads: the row group in memory, and the one that is being written.
 _BASE_BYTES = 128 << 20
 # Memory of one thread: a piece, its decoded records (up to 4 times its size), and another batch of
@@ -271,70 +270,43 @@ class ReadOptions:
     """Options that determine the outputs of a read.
 
     Attributes:
-        to: Name of the output format, one of OUTPUT_NAMES.
-        columns: Names of the features to write, in this order. None writes all.
-        split: Name of the only split to read. None reads all splits.
-        limit: Maximum number of records to write for each split, after `where` and `sample`. None
-            writes all.
-        file_bytes: Uncompressed size of the records for one output, in bytes. Formats with one
-            output per split ignore it.
-        lenient: True makes damaged records rejects. False makes them an error.
-        steps: Conversions of features, in the order in which they are applied. The types of an
+        output: Options of the output.
+        selection: Options that select records and features.
+        conversions: Options that convert features.
+        steps: The steps of `conversions`, in the order in which they are applied. The types of an
             `UnresolvedStep` are determined from the records.
-        where: Condition that records must satisfy. None keeps all records.
-        sample: Share of the records to keep at random, from 0 to 1. None keeps all records.
-        seed: Seed of the random sample.
-        output_options: Options of the output format, in a class of its own. None for formats
+        lenient: True makes damaged records rejects. False makes them an error.
+        format_options: Options of the output format, in a class of its own. None for formats
             without options.
-        class_names: True replaces class numbers by class names, after all `steps`.
     """
 
-    to: str = "parquet"
-    columns: tuple[str, ...] | None = None
-    split: str | None = None
-    limit: int | None = None
-    file_bytes: int = DEFAULT_FILE_BYTES
-    lenient: bool = False
+    output: ReadOutput = field(default_factory=ReadOutput)
+    selection: ReadSelection = field(default_factory=ReadSelection)
+    conversions: ReadConversions = field(default_factory=ReadConversions)
     steps: tuple[ConversionStep | UnresolvedStep, ...] = ()
-    where: Predicate | None = None
-    sample: float | None = None
-    seed: int = 0
-    output_options: Any = None
-    class_names: bool = False
+    lenient: bool = False
+    format_options: Any = None
 
     @property
-    def output(self) -> Output:
+    def output_format(self) -> Output:
         """The output format."""
-        return find_output(self.to)
+        return find_output(self.output.to)
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """Condition that records must satisfy. None keeps all records."""
+        where = self.selection.where
+        return None if where is None else Predicate(where)
 
     @property
     def has_filter(self) -> bool:
         """True if undamaged records may be left out."""
-        return self.where is not None or self.sample is not None
+        return self.selection.where is not None or self.selection.sample is not None
 
     @property
     def decodes_all(self) -> bool:
         """True if the read decodes every record and fails at the first damaged one."""
-        return not (self.lenient or self.has_filter) and self.limit is None
-
-    def __post_init__(self) -> None:
-        find_output(self.to)
-        if self.limit is not None and self.limit < 0:
-            raise UsageError("{limit}: must be 0 or more", limit=option("limit", self.limit))
-        if self.file_bytes < 1:
-            raise UsageError(
-                "{file_size}: must be at least 1 byte",
-                file_size=option("file_size", self.file_bytes),
-            )
-        if self.sample is not None and not (
-            isinstance(self.sample, int | float) and 0 <= self.sample <= 1
-        ):
-            raise UsageError(
-                "{sample}: must be a share of the records, from 0 to 1",
-                sample=option("sample", self.sample),
-            )
-        if not -(2**63) <= self.seed < 2**63:
-            raise UsageError("{seed} does not fit 64 bits", seed=option("seed", self.seed))
+        return not (self.lenient or self.has_filter) and self.selection.limit is None
 
 
 @dataclass(frozen=True)
@@ -387,7 +359,7 @@ def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
             other inputs.
         DataError: The size of a shard differs from the manifest, or no file is a TFRecord file.
     """
-    return catalog_inputs(inputs, options.split, lenient=options.lenient)
+    return catalog_inputs(inputs, options.selection.split, lenient=options.lenient)
 
 
 def plan_read(
@@ -423,7 +395,10 @@ def plan_read(
         return _make_plan(catalog, options, threads, known_schema, None)
     if allow_guess and options.decodes_all:
         guess = guess_schema(
-            catalog.files, threads=threads, columns=options.columns, memory_bytes=memory_bytes
+            catalog.files,
+            threads=threads,
+            columns=options.selection.columns,
+            memory_bytes=memory_bytes,
         )
         if guess is not None:
             # A wrong guess may be the cause of an error. So the schema is then inferred from all
@@ -436,7 +411,7 @@ def plan_read(
         catalog.files,
         threads=threads,
         lenient=options.lenient,
-        columns=options.columns,
+        columns=options.selection.columns,
         memory_bytes=memory_bytes,
     )
     return _make_plan(catalog, options, threads, *inferred)
@@ -457,16 +432,19 @@ def _make_plan(
             inferred.
     """
     selected = input_schema
-    if options.columns is not None:
-        if unknown := [name for name in options.columns if name not in input_schema]:
+    if options.selection.columns is not None:
+        if unknown := [name for name in options.selection.columns if name not in input_schema]:
             raise UsageError(
                 "{columns}: no such feature; {available_names}",
                 columns=option("columns", unknown[0]),
                 available_names=available_names(unknown[0], input_schema.names),
             )
-        selected = input_schema.select(options.columns)
+        selected = input_schema.select(options.selection.columns)
     split_tasks = plan_split_tasks(
-        catalog, lenient=options.lenient, limit=options.limit, has_filter=options.has_filter
+        catalog,
+        lenient=options.lenient,
+        limit=options.selection.limit,
+        has_filter=options.has_filter,
     )
     records = RecordBatches(
         catalog.files,
@@ -475,10 +453,10 @@ def _make_plan(
         options.lenient,
         threads,
     )
-    output = options.output
+    output = options.output_format
     if output.is_folder:
-        _check_folders(catalog.splits, options.to)
-    request = options.output_options or FileOptions()
+        _check_folders(catalog.splits, options.output.to)
+    request = options.format_options or FileOptions()
     layout, notes = (
         choose_layout(request, input_schema, selected, records)
         if output.needs_layout
@@ -489,24 +467,24 @@ def _make_plan(
         selected = input_schema.select(dict.fromkeys([*selected.names, *layout.required_features]))
     decoded = (
         selected
-        if options.where is None
+        if options.predicate is None
         else input_schema.select(
-            names_to_read(selected.names, options.where.referenced_columns(input_schema))
+            names_to_read(selected.names, options.predicate.referenced_columns(input_schema))
         )
     )
     tasks = (
         split_tasks
         if output.per_split
-        else divide_tasks(split_tasks, catalog.files, options.file_bytes)
+        else divide_tasks(split_tasks, catalog.files, options.output.file_size)
     )
     # A task with a filter and a limit stops when it has enough records.
     num_records = (
         None
-        if options.has_filter and options.limit is not None
+        if options.has_filter and options.selection.limit is not None
         else count_records(piece for split_task in split_tasks for piece in split_task.pieces)
     )
     steps = resolve_steps(options.steps, replace(records, schema=selected))
-    if options.class_names:
+    if options.conversions.class_names:
         steps += tuple(
             step for step in make_class_name_steps(input_schema) if step.feature in selected
         )
@@ -596,7 +574,7 @@ def share_memory(
     if not any(isinstance(step, DecodeImages) for step in plan.steps):
         return plan, concurrent_tasks
     concurrent_tasks = max(1, min(concurrent_tasks, memory_bytes >> 30))
-    reserved_bytes = plan.options.output.buffer_bytes + 4 * PIECE_BYTES
+    reserved_bytes = plan.options.output_format.buffer_bytes + 4 * PIECE_BYTES
     return replace(
         plan, image_bytes=max(memory_bytes // concurrent_tasks - reserved_bytes, 1)
     ), concurrent_tasks

@@ -100,7 +100,7 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
         DataError: The predicate can't be evaluated.
         SchemaNotConfirmed: A record contradicts the guessed schema.
     """
-    options = plan.options
+    selection, predicate = plan.options.selection, plan.options.predicate
     if plan.guess is not None:
         # A plan with a guess filters nothing, so that all records are decoded and confirm the
         # guess.
@@ -111,10 +111,10 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
     # The sample is chosen before decoding, so all other records cost nothing.
     rows = (
         np.arange(len(frames))
-        if options.sample is None
+        if selection.sample is None
         else np.flatnonzero(
             sample_mask(
-                plan.files[frames.file].identity, frames.numbers, options.sample, options.seed
+                plan.files[frames.file].identity, frames.numbers, selection.sample, selection.seed
             )
         )
     )
@@ -124,9 +124,9 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
     # From rows of the sample to rows of the frames.
     good = rows[good]
     filtered = len(frames) - len(rows)
-    if options.where is not None:
+    if predicate is not None:
         try:
-            mask = options.where.evaluate(batch)
+            mask = predicate.evaluate(batch)
         except DataError as error:
             raise DataError(error.reason, source=frames.origin.path(0)) from None
         filtered += int(len(mask) - mask.sum())
@@ -302,7 +302,7 @@ def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 
     """
     decoding = work + 2 * result
     return np.maximum(
-        decoding, result + result // item_bytes * plan.options.output.buffer_bytes_per_value
+        decoding, result + result // item_bytes * plan.options.output_format.buffer_bytes_per_value
     )
 
 
@@ -332,7 +332,7 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
             plan, peak_bytes, peak_bytes + plan.memory_bytes - plan.image_bytes
         ),
     )
-    if not plan.options.output.buffer_bytes_per_value:
+    if not plan.options.output_format.buffer_bytes_per_value:
         return reason
     alternative = (
         option("to", "arrow")
@@ -344,7 +344,7 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
 
 def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     """Returns the message for a record that needs too much memory."""
-    written = " and write" if plan.options.output.buffer_bytes_per_value else ""
+    written = " and write" if plan.options.output_format.buffer_bytes_per_value else ""
     return Message(
         "takes {peak_bytes} MiB to decode{written}, more than {memory} leaves; {enough} is enough",
         peak_bytes=(peak_bytes >> 20) + 1,
@@ -431,7 +431,7 @@ def iter_plan_reads(
     Small pieces are read together, unless the file of each record matters for rejects or the
     sample.
     """
-    is_by_file = plan.options.lenient or plan.options.sample is not None
+    is_by_file = plan.options.lenient or plan.options.selection.sample is not None
     return (iter_piece_reads if is_by_file else iter_joined_reads)(
         plan.files,
         resolve(plan.files, pieces, lenient=plan.options.lenient),

@@ -195,7 +195,7 @@ def output_identity(output: Path) -> tuple[int, ...]:
 def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
     """Returns whether a read is large enough to save finished outputs.
 
-    It must read more than `file_bytes` and write several outputs.
+    It must read more than `file_size` and write several outputs.
 
     Args:
         plan: The plan of the read.
@@ -207,7 +207,7 @@ def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
         for split_task in plan.split_tasks
         for piece in split_task.pieces
     )
-    return size > plan.options.file_bytes and (uses_engine or len(plan.tasks) > 1)
+    return size > plan.options.output.file_size and (uses_engine or len(plan.tasks) > 1)
 
 
 def fingerprint_plan(plan: ReadPlan, uses_engine: bool = False) -> str:
@@ -224,17 +224,25 @@ def fingerprint_plan(plan: ReadPlan, uses_engine: bool = False) -> str:
     Returns:
         A SHA-256 as 64 hexadecimal digits.
     """
-    options = replace(plan.options, where=None)
-    predicate = plan.options.where.condition if plan.options.where is not None else None
+    options = plan.options
+    condition = options.selection.where
+    # The steps of the plan replace the conversions.
+    values = {
+        name: value
+        for group in (options.output, options.selection)
+        for name, value in vars(group).items()
+        if group.OPTIONS[name].decides and name != "where"
+    }
     digest = hashlib.sha256()
     for text in [
         f"{_FORMAT_VERSION} {uses_engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
-        predicate
-        if isinstance(predicate, str)
+        condition
+        if isinstance(condition, str)
         else repr(
-            pickle.dumps(predicate, protocol=4)
+            pickle.dumps(condition, protocol=4)
         ),  # `repr` of an expression leaves out the values of long lists
-        *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
+        *map(repr, [values, options.lenient, options.format_options]),
+        *map(repr, [plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
         *(
             f"{split_task.split} {split_task.limit} {split_task.pieces}"
             for split_task in plan.split_tasks
@@ -405,7 +413,7 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
         changed.
     """
     output, rejects = (
-        run.data / output_file_name(task, plan.options.output),
+        run.data / output_file_name(task, plan.options.output_format),
         run.rejects / reject_file_name(task),
     )
     with contextlib.suppress(OSError, DataError):

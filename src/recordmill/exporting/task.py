@@ -156,7 +156,7 @@ class ReadCounts:
         Returns a note for each split that has another number of records than its files state.
         Splits are compared, because several outputs may share a file.
         """
-        if plan.options.limit is not None:
+        if plan.options.selection.limit is not None:
             return []
         notes = []
         for split in dict.fromkeys(file.split for file in plan.files):
@@ -172,7 +172,7 @@ class ReadCounts:
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
         """Returns the content of the summary file, without the names of the outputs."""
         return {
-            "to": plan.options.to,
+            "to": plan.options.output.to,
             "records": dict(self.records),
             "read": self.read,
             "rejected": self.rejected.total,
@@ -297,7 +297,7 @@ def write_output(
         The writer, which is closed. It contains the number of rows.
     """
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
-    settings = WriterSettings(plan.layout or plan.options.output_options, split, plan.memory_bytes)
+    settings = WriterSettings(plan.layout or plan.options.format_options, split, plan.memory_bytes)
     writer = output.new_writer(temporary, plan.schema, settings)
     try:
         for batch in batches:

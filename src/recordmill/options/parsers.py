@@ -8,11 +8,15 @@ of sizes and numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import to_whole_number
 
+# Order of the records for training: that of the files, mixed within windows, or random.
+ShuffleMode = Literal[False, "window", "global"]
+SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
 _CHARACTERS = {"tab": "\t", "\\t": "\t", "none": None}
 
 
@@ -90,6 +94,19 @@ def parse_threads(value: int, name: str) -> int:
     if count < 0:
         raise UsageError("{threads}: must be 0 (one per core) or more", threads=option(name, value))
     return count
+
+
+def parse_shuffle(shuffle: bool | Literal["window", "global"], name: str) -> ShuffleMode:
+    """Returns the option `shuffle` as a mode. True means "window".
+
+    Raises:
+        UsageError: The value is not a mode.
+    """
+    if shuffle is True:
+        return "window"
+    if shuffle is False or shuffle in ("window", "global"):
+        return shuffle
+    raise UsageError(f'{name} is False, True, "window" or "global", not {shuffle!r}')
 
 
 def parse_dtypes(value: Mapping[str, str] | Sequence[str], name: str) -> Mapping[str, str]:

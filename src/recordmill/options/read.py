@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, size_in_bytes
 from recordmill.options.declare import (
     LOOK_HEADING,
@@ -19,8 +21,8 @@ from recordmill.options.declare import (
     declare,
     redeclare,
 )
-from recordmill.options.parsers import parse_columns, parse_whole
-from recordmill.options.shared import Shared
+from recordmill.options.parsers import SHUFFLE_MODES, parse_columns, parse_whole
+from recordmill.options.shared import BATCH_SIZE, Shared
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -53,10 +55,18 @@ class ReadOutput(Options, heading="the output", decides=True):
     overwrite: bool = redeclare(Shared, heading="the output", help="replace the result in OUT")
     file_size: int = declare(
         "bytes of shards that become one Parquet or Arrow file",
+        # Few files, but enough of them for many cores.
         default="512MiB",
         parse=parse_size,
         metavar="SIZE",
     )
+
+    def __post_init__(self) -> None:
+        if self.file_size < 1:
+            raise UsageError(
+                "{file_size}: must be at least 1 byte",
+                file_size=option("file_size", self.file_size),
+            )
 
 
 class ReadSelection(Options, heading="which records", decides=True):
@@ -81,13 +91,33 @@ class ReadSelection(Options, heading="which records", decides=True):
     )
     seed: int = declare("seed of --sample", default=0, parse=parse_whole, needs=(("sample", None),))
 
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 0:
+            raise UsageError("{limit}: must be 0 or more", limit=option("limit", self.limit))
+        if self.sample is not None and not (
+            isinstance(self.sample, int | float) and 0 <= self.sample <= 1
+        ):
+            raise UsageError(
+                "{sample}: must be a share of the records, from 0 to 1",
+                sample=option("sample", self.sample),
+            )
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError("{seed} does not fit 64 bits", seed=option("seed", self.seed))
+
 
 class ReadConversions(
     Options,
     heading="conversions (applied in this order; each may be used for several features)",
     decides=True,
 ):
-    """Options that convert features."""
+    """Options that convert features.
+
+    Attributes:
+        decode_images: Names of the features, also as one string with commas. True means all
+            features that contain images. None, "" and False mean none.
+        resize: Size of the decoded images, (height, width) or a text such as `224x224`. None keeps
+            the size of each image.
+    """
 
     decode_images: bool | str | Sequence[str] | None = declare(
         "decode images to uint8 [height, width, channels]; without names, all features that contain images",
@@ -262,10 +292,16 @@ class BenchOptions(Options, heading="the batches", common=True, shell_only=True)
     columns: str | Sequence[str] | None = redeclare(Shared)
     where: str | pc.Expression | None = redeclare(Shared, heading=LOOK_HEADING)
     schema: Schema | str | os.PathLike[str] | None = redeclare(Shared)
-    batch_size: int = declare("records per batch", default=256)
-    shuffle: Literal["none", "window", "global"] = declare(
-        "order of the records: that of the files (none), mixed within a window, or a random permutation (global)",
-        default="window",
+    batch_size: int = declare("records per batch", default=BATCH_SIZE)
+    # A flag has no False, so it spells this mode "none".
+    shuffle: str = redeclare(
+        Shared,
+        help="order of the records: that of the files (none), mixed within a window, or a random permutation (global)",
+        choices=tuple(mode or "none" for mode in SHUFFLE_MODES),
+        keyword_type="str",
+        heading="the batches",
+        common=True,
+        shell_only=True,
     )
     consumer: Literal["numpy", "tf", "torch"] = declare(
         "what to measure: batches of `batches`, `to_tf` or `to_torch`", default="numpy", flag="--as"
@@ -275,7 +311,14 @@ class BenchOptions(Options, heading="the batches", common=True, shell_only=True)
         default=None,
         metavar="HxW",
     )
-    memory_bytes: str = declare("memory for reading ahead", default="512MiB", metavar="SIZE")
+    memory_bytes: str = redeclare(
+        Shared,
+        help="memory for reading ahead",
+        heading="the batches",
+        metavar="SIZE",
+        common=True,
+        shell_only=True,
+    )
     seconds: float = declare(
         "how many seconds to measure; at most one epoch",
         default=5.0,

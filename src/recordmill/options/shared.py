@@ -10,14 +10,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.sizes import format_size_option, parse_size
+from recordmill.base.sizes import format_size_option, parse_size, size_in_bytes
 from recordmill.options.declare import LOOK_HEADING, REPORT_HEADING, RUN_HEADING, Options, declare
-from recordmill.options.parsers import parse_flags, parse_positive, parse_threads
+from recordmill.options.parsers import (
+    ShuffleMode,
+    parse_flags,
+    parse_positive,
+    parse_shuffle,
+    parse_threads,
+)
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from recordmill.schemas.feature import Schema
+
+# Records of a batch for training, unless the caller sets another number.
+BATCH_SIZE = 256
+_DEFAULT_SHUFFLE: ShuffleMode = "window"
 
 
 class Shared(Options):
@@ -173,6 +183,20 @@ class Shared(Options):
         common=True,
         metavar="N|Nfiles",
         excludes=(("schema", None),),
+    )
+    shuffle: ShuffleMode = declare(
+        'Shuffles the records, differently in each epoch. "window" or True reads pieces of files in '
+        'random order and mixes the records of as many pieces as fit into the window. "global" is a '
+        "random order of all records. False keeps the order of the files.",
+        default=_DEFAULT_SHUFFLE,
+        parse=parse_shuffle,
+    )
+    memory_bytes: int = declare(
+        "Limit of the data that is read ahead or being decoded, as a number of bytes or as text such "
+        'as "512MiB".',
+        # It suffices for the ranges and the compressed windows of four threads.
+        default="512MiB",
+        parse=size_in_bytes,
     )
     cache: str | os.PathLike[str] | None = declare(
         "local folder that caches blocks read from a store; several processes may share it",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError
 from recordmill.options.calls import with_keywords
-from recordmill.reader.options.training import BATCH_SIZE, Training, parse_map
+from recordmill.options.shared import BATCH_SIZE
+from recordmill.reader.options.training import Training, parse_map
 
 if TYPE_CHECKING:
     import pyarrow as pa

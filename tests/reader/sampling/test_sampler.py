@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from kit.data_sets import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
+from recordmill.options.parsers import SHUFFLE_MODES, parse_shuffle
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.prefetch.prefetcher import Fetcher
 from recordmill.reader.sampling.sampler import (
-    SHUFFLE_MODES,
     EpochLayout,
     FileExtent,
     Sampler,
-    parse_shuffle,
     permute_indices,
     permute_ranges,
 )

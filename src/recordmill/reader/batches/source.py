@@ -19,6 +19,7 @@ from recordmill.base.buffers import drop_reusable, to_offsets
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.stages import time_stage
 from recordmill.base.threads import close_at_exit
+from recordmill.options.shared import BATCH_SIZE
 from recordmill.reader.batches.collate import (
     Batch,
     Collator,
@@ -38,7 +39,7 @@ from recordmill.reader.images.columns import (
 )
 from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images, make_pixel_schema
-from recordmill.reader.options.training import BATCH_SIZE, Training
+from recordmill.reader.options.training import Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State

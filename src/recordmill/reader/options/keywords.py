@@ -54,7 +54,7 @@ class BatchesKeywords(TypedDict, total=False):
     """The options of `batches`."""
 
     shuffle: bool | Literal['window', 'global']
-    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. It is not available for files that can only be read from the start. False keeps the order of the files."""
+    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. False keeps the order of the files. (default: window)."""
     seed: int
     """Any integer. A seed always results in the same order. (default: 0)."""
     epochs: int | None
@@ -103,7 +103,7 @@ class ToTfKeywords(TypedDict, total=False):
     """The options of `to_tf`."""
 
     shuffle: bool | Literal['window', 'global']
-    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. It is not available for files that can only be read from the start. False keeps the order of the files."""
+    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. False keeps the order of the files. (default: window)."""
     seed: int
     """Any integer. A seed always results in the same order. (default: 0)."""
     epochs: int | None
@@ -154,7 +154,7 @@ class ToKerasKeywords(TypedDict, total=False):
     """The options of `to_keras`."""
 
     shuffle: bool | Literal['window', 'global']
-    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. It is not available for files that can only be read from the start. False keeps the order of the files."""
+    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. False keeps the order of the files. (default: window)."""
     seed: int
     """Any integer. A seed always results in the same order. (default: 0)."""
     epochs: int | None
@@ -203,7 +203,7 @@ class ToTorchKeywords(TypedDict, total=False):
     """The options of `to_torch`."""
 
     shuffle: bool | Literal['window', 'global']
-    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. It is not available for files that can only be read from the start. False keeps the order of the files."""
+    """Shuffles the records, differently in each epoch. "window" or True reads pieces of files in random order and mixes the records of as many pieces as fit into the window. "global" is a random order of all records. False keeps the order of the files. (default: window)."""
     seed: int
     """Any integer. A seed always results in the same order. (default: 0)."""
     epochs: int | None

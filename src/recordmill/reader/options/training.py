@@ -15,15 +15,13 @@ from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import MAX_ROWS, size_in_bytes, to_whole_number
 from recordmill.options.calls import Values
-from recordmill.options.declare import Options, declare
-from recordmill.options.parsers import parse_whole
+from recordmill.options.declare import Options, declare, redeclare
+from recordmill.options.parsers import ShuffleMode, parse_whole
+from recordmill.options.shared import BATCH_SIZE, Shared
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageSpec, ImageTarget, parse_image_targets
-from recordmill.reader.sampling.sampler import ShuffleMode, parse_shuffle
 from recordmill.reader.sampling.schedule import parse_state
 from recordmill.schemas.feature import Schema
-
-BATCH_SIZE = 256
 
 
 def parse_epochs(value: int | None, name: str) -> int | None:
@@ -99,14 +97,7 @@ def parse_map(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]
 class Order(Options):
     """Options that determine the records of each batch."""
 
-    shuffle: ShuffleMode = declare(
-        'Shuffles the records, differently in each epoch. "window" or True reads pieces of files in '
-        'random order and mixes the records of as many pieces as fit into the window. "global" is a '
-        "random order of all records. It is not available for files that can only be read from the "
-        "start. False keeps the order of the files.",
-        default=True,
-        parse=parse_shuffle,
-    )
+    shuffle: ShuffleMode = redeclare(Shared)
     seed: int = declare(
         "Any integer. A seed always results in the same order.", default=0, parse=parse_whole
     )
@@ -256,13 +247,7 @@ class TrainingImages(Options):
 class Memory(Options):
     """Options for the memory of the reader and for unusable records."""
 
-    memory_bytes: int = declare(
-        "Limit of the data that is read ahead or being decoded, as a number of bytes or as text such "
-        'as "512MiB".',
-        # It suffices for the ranges and the compressed windows of four threads.
-        default="512MiB",
-        parse=size_in_bytes,
-    )
+    memory_bytes: int = redeclare(Shared)
     on_bad: Literal["error", "skip"] = declare(
         '"error" raises an error at the first unusable record, with its place. "skip" leaves out '
         "records that are damaged, do not fit the schema or have images that can't be decoded, and "

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, isfinite, lcm
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +39,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Int64s, to_offsets
 from recordmill.base.errors import UsageError
 from recordmill.base.siphash import GOLDEN_RATIO, mix64
+from recordmill.options.parsers import ShuffleMode
 
 
 class RecordSubset:
@@ -187,23 +187,8 @@ class EpochLayout:
         return permute_indices(np.arange(len(self.piece_sizes)), len(self.piece_sizes), key)
 
 
-ShuffleMode = Literal[False, "window", "global"]
-SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
 # Two epochs can be in use: that of the consumer, and the next one, which threads read ahead.
 _MAX_CACHED_EPOCHS = 2
-
-
-def parse_shuffle(shuffle: bool | Literal["window", "global"], name: str) -> ShuffleMode:
-    """Returns the option `shuffle` as a mode. True means "window".
-
-    Raises:
-        UsageError: The value is not a mode.
-    """
-    if shuffle is True:
-        return "window"
-    if shuffle is False or shuffle in ("window", "global"):
-        return shuffle
-    raise UsageError(f'{name} is False, True, "window" or "global", not {shuffle!r}')
 
 
 @dataclass(frozen=True)

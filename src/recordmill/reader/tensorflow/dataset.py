@@ -17,10 +17,11 @@ import tensorflow as tf
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.stages import time_stage
+from recordmill.options.shared import BATCH_SIZE
 from recordmill.reader.batches.plan import StepBlock, StepPlan
 from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.options.collation import Collation, OneHot, Padded
-from recordmill.reader.options.training import BATCH_SIZE, Training
+from recordmill.reader.options.training import Training
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
