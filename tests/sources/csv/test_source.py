@@ -5,7 +5,6 @@ files.
 import re
 import tempfile
 import tracemalloc
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import reduce
 from operator import or_
@@ -18,52 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
+from kit.csv_reading import plan, read
 from kit.files import write_file
 from kit.runs import in_flags
-from kit.source_reading import check_chunk, input_files, same
+from kit.source_reading import input_files, same
 
 from recordmill.base import native
-from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.base.errors import DataError
 from recordmill.schemas.type_lattice import resolve_dtype
-from recordmill.sources.common.contract import Chunk, PlanOptions
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.messages import explain_row, quote_first_line
 from recordmill.sources.csv.options import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 NULLS = ("", "NA")
-
-
-def plan(
-    path: Path | Sequence[Path], options: CsvOptions | None = None, **common: Any
-) -> CsvSource:
-    paths = [path] if isinstance(path, Path) else path
-    return plan_csv(
-        input_files(*paths), CsvOptions() if options is None else options, PlanOptions(**common)
-    )
-
-
-def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
-    """(all records, their (file, position), all rejects), after checking what every chunk has to
-    obey.
-    """
-    chunks: list[Chunk] = []
-    for unit in source.units:
-        mine = list(source.read(unit))
-        assert sum(chunk.rows + len(chunk.rejects) for chunk in mine) == unit.rows
-        chunks.extend(mine)
-    for chunk in chunks:
-        check_chunk(chunk, source)
-    table = pa.Table.from_batches([chunk.records for chunk in chunks], to_arrow(source.schema))
-    places = [
-        place
-        for chunk in chunks
-        for place in zip(chunk.file_ids.tolist(), chunk.positions.tolist(), strict=True)
-    ]
-    assert places == sorted(places)
-    return table, places, [reject for chunk in chunks for reject in chunk.rejects]
 
 
 def converted(text: str, dtype: str, quoted: bool) -> object:
@@ -257,88 +225,6 @@ def test_ranges_of_any_size_give_the_same_records(
     ]
 
 
-def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None:
-    one, other = (
-        write_file(tmp_path / "1.csv", "a,b\n1,x\n2,y\n"),
-        write_file(tmp_path / "2.csv", "c,a\n0.5,3\n,4\n"),
-    )
-    source = plan([one, other])
-    table, places, _ = read(source)
-    assert table.to_pydict() == {
-        "a": [1, 2, 3, 4],
-        "b": ["x", "y", None, None],
-        "c": [None, None, 0.5, None],
-    }
-    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert [feature.required for feature in source.schema] == [True, False, False]
-    assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
-    with pytest.raises(
-        DataError,
-        match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; choose with --delimiter",
-    ):
-        plan([one, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
-
-
-def test_missing_and_empty_text_are_distinct(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "in.csv", 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
-    source = plan(path)
-    assert read(source)[0].to_pydict() == {
-        "s": ["", None, None],
-        "t": ["x", "NA", ""],
-        "n": [None, None, 1],
-    }
-    assert [feature.required for feature in source.schema] == [False, True, False]
-    assert source.notes[1:] == (
-        "column 's': nulls: 1 empty, 1 'NA'",
-        "column 'n': nulls: 1 'NA', 1 quoted",
-    )
-    only_quoted = plan(write_file(tmp_path / "quoted.csv", 'a,b\n"",1\n"",2\n'))
-    assert only_quoted.schema["a"] == Feature("a", "string", required=True)
-    assert plan(path, CsvOptions(null_tokens=())).schema["n"].dtype == "string"
-    assert read(plan(path, CsvOptions(null_tokens=("x",))))[0]["t"].to_pylist() == [None, "NA", ""]
-
-
-def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
-    return [(reject.reason, str(reject)) for reject in read(plan(path, **common))[2]]
-
-
-def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
-    path = write_file(
-        tmp_path / "in.csv", "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n"
-    )
-    assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
-    assert reasons(path)[0][1] == (
-        "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
-    )
-    assert reasons(path)[1][1] == (
-        "in.csv: line 4, row 2: column 'a': '16777217' is a whole number that float32 can't hold exactly; "
-        "use --dtype a=float64"
-    )
-    source = plan(path)
-    assert (
-        "column 'a': 3 of 6 values do not fit float32 and are rejected; --dtype a=float64 keeps them"
-        in [*map(in_flags, source.notes)]
-    )
-    assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
-    assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
-    times = read(
-        plan(
-            write_file(tmp_path / "t.csv", "a\n2020-01-02 03:04:05.1\n"),
-            dtypes={"a": "timestamp[s]"},
-        )
-    )[2]
-    said = "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
-    assert [in_flags(reject.message) for reject in times] == [said]
-    assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [
-        1.0,
-        1e39,
-        16777217.0,
-        0.1,
-        33554432.0,
-        -16777219.0,
-    ]
-
-
 CELLS = (
     ("", "NA", '""', '"NA"'),
     ("0", "-1", "12", "-0", "16777216", "9223372036854775808", "007", "+5"),
@@ -381,27 +267,6 @@ def test_generated_table_equals_the_oracle(
         assert repr(read(parts)[0].to_pydict()) == repr(
             read(source)[0].to_pydict()
         )  # nan is no nan
-
-
-def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "in.csv", "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
-    source = plan(
-        path,
-        schema=Schema(
-            (Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string"))
-        ),
-    )
-    table, _, rejects = read(source)
-    assert table.to_pydict() == {"b": [2], "a": [1.0], "d": [None]}
-    assert [(reject.place, reject.reason) for reject in rejects] == [
-        ("line 3, row 1", "null"),
-        ("line 4, row 2", "type"),
-    ]
-    assert any("left out" in note and "c" in note for note in source.notes)
-    with pytest.raises(DataError, match="'z'"):
-        plan(path, schema=Schema((Feature("z", "string", required=True),)))
-    with pytest.raises(UsageError, match="a CSV field holds one value"):
-        plan(path, schema=Schema((Feature("a", "float32", (2,)),)))
 
 
 def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> None:
@@ -449,14 +314,6 @@ def test_message_about_a_long_row_fits_into_a_reject() -> None:
     assert len(fault.message) < 300
 
 
-def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:
-    name = "n" * 100
-    path = write_file(tmp_path / "in.csv", f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())
-    (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
-    assert "é" * 60 + "...'" in in_flags(reject.message)
-    assert f"--dtype {name}=string" in in_flags(reject.message)  # which is to be copied
-
-
 def test_blank_before_a_quote_suggests_trim(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.csv", 'n,t\n0, "a, b"\n1, "c"\n')
     (reject,) = read(plan(path))[2]
@@ -465,16 +322,6 @@ def test_blank_before_a_quote_suggests_trim(tmp_path: Path) -> None:
         "n": [0, 1],
         "t": ["a, b", "c"],
     }
-
-
-def test_values_that_lose_digits_are_counted_in_a_note(tmp_path: Path) -> None:
-    path = write_file(
-        tmp_path / "in.csv",
-        "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n",
-    )
-    assert "column 'x': 3 of 8 values lose digits as float32; --dtype x=float64 keeps them" in map(
-        in_flags, plan(path).notes
-    )
 
 
 def test_dialect_options_apply_to_the_rows(tmp_path: Path) -> None:
@@ -494,51 +341,6 @@ def test_dialect_options_apply_to_the_rows(tmp_path: Path) -> None:
         write_file(tmp_path / "in.csv", "a,a\n3,4\n"), CsvOptions(header=True, names=("p", "q"))
     )
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
-
-
-def test_files_with_only_a_header_are_noted(tmp_path: Path) -> None:
-    paths = [
-        write_file(tmp_path / "0.csv", "a,b\n"),
-        write_file(tmp_path / "1.csv", "a,b\n1,2\n"),
-        write_file(tmp_path / "2.csv", "a,b"),
-    ]
-    source = plan(paths)
-    assert "2 files hold a header and no rows: 0.csv, 2.csv" in source.notes
-    assert read(source)[1] == [(1, 0)]
-    with pytest.raises(
-        DataError,
-        match=r"^0\.csv: a header and no rows, or one row: .*Use --no-header .* or --header",
-    ):
-        plan([paths[0], paths[2]])
-    with pytest.raises(
-        DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"
-    ):
-        plan([paths[0], paths[2]], CsvOptions(header=True))
-
-
-def test_invalid_utf8_in_csv_is_a_reject(tmp_path: Path) -> None:
-    bad = [
-        b"\xff",
-        b"caf\xe9",
-        b"\xc0\xaf",
-        b"\xed\xa0\x80",
-        b"\xf4\x90\x80\x80",
-        b"\xe2\x82",
-        b"\xf0\x80\x80\x80",
-    ]
-    good = ["é", "€", "𝄞", "\ud7ff", "\U0010ffff"]
-    path = write_file(
-        tmp_path / "in.csv",
-        b"a,b\n" + b"".join(b"1,%s\n" % text for text in (*bad, *(text.encode() for text in good))),
-    )
-    table, _, rejects = read(plan(path))
-    assert table["b"].to_pylist() == good
-    assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
-    assert in_flags(rejects[1].message) == (
-        "column 'b': 'caf\\xe9' is not UTF-8; use --dtype b=bytes, or declare the file's --encoding: latin-1 and "
-        "others of one byte a character decode all of it"
-    )
-    assert read(plan(path, label="b"))[0].num_rows == len(good)
 
 
 def test_line_far_beyond_the_limit_is_never_held_in_memory(tmp_path: Path) -> None:
@@ -567,21 +369,3 @@ def test_line_far_beyond_the_limit_is_never_held_in_memory(tmp_path: Path) -> No
         ("line 3, row 1", "row-bytes")
     ]
     assert peak < 48 << 20
-
-
-def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "in.csv", "a,b\n1e400,x\n2,x\n")
-    for common in ({}, {"dtypes": {"a": "float64"}}):
-        ((_, message),) = reasons(path, **common)
-        assert message.endswith("use --dtype a=string")
-
-
-def test_whole_number_with_many_zero_decimals_is_an_integer(tmp_path: Path) -> None:
-    texts = ["12." + "0" * 20, "-9223372036854775808." + "0" * 9, "1" + "0" * 18 + ".0e0"]
-    path = write_file(
-        tmp_path / "in.csv",
-        "a,b\n" + "".join(f"{text},x\n" for text in [*texts, "1." + "0" * 30 + "1"]),
-    )
-    rows, _, rejects = read(plan(path, dtypes={"a": "int64"}))
-    assert rows["a"].to_pylist() == [12, -(2**63), 10**18]
-    assert [reject.reason for reject in rejects] == ["type"]

@@ -1,0 +1,22 @@
+"""Plans of CSV files, and what they have detected."""
+
+from pathlib import Path
+from typing import Any
+
+from kit.source_reading import input_files
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.csv.head import CsvHead, read_head
+from recordmill.sources.csv.options import CsvOptions
+from recordmill.sources.csv.sniff_header import agree_on_header
+from recordmill.sources.csv.source import CsvSource, plan_csv
+
+
+def told(path: Path, **options: Any) -> CsvHead:
+    """The head, after the header was agreed upon."""
+    head = read_head(input_files(path)[0], CsvOptions(**options))
+    agree_on_header([head.first_row] if head.first_row is not None else [])
+    return head
+
+
+def plan(*paths: Path, **options: Any) -> CsvSource:
+    return plan_csv(input_files(*paths), CsvOptions(**options), PlanOptions())

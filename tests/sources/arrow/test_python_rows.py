@@ -1,0 +1,237 @@
+"""Python dicts of any values become Arrow columns, with the types of all rows."""
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.memory_sources import plan
+from kit.runs import in_flags
+from kit.source_reading import features, read_all, values
+
+from recordmill.base.errors import DataError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.arrow import memory, python_rows
+from recordmill.sources.arrow import python_rows as in_memory
+
+
+def test_types_of_dicts_are_widened_over_all_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
+    rows = [
+        {"a": 1},
+        {"a": 2, "b": None},
+        {"a": 3},
+        {"b": "x", "a": None},
+        {"a": 2.5, "c": [1]},
+        {"c": []},
+    ]
+    source = plan(iter(rows), tmp_path)
+    assert len(source.segments) == 3
+    assert features(source) == {"a": "float64", "b": "string", "c": "int64 [?]"}
+    assert values(read_all(source)[0]) == [{"a": None, "b": None, "c": None} | row for row in rows]
+
+
+def test_dicts_of_arrays_become_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 3)
+    rows = [
+        {
+            "t": np.full((2, 2), i, np.uint8),
+            "v": np.arange(i, dtype=np.float32),
+            "m": np.ones((i % 2 + 1, 3)),
+            "z": np.int8(i),
+        }
+        for i in range(7)
+    ]
+    rows[4] = {"v": None}  # type: ignore[dict-item]
+    source = plan(rows, tmp_path)
+    assert features(source) == {
+        "t": "uint8 [2, 2]",
+        "v": "float32 [?]",
+        "m": "float64 [?, 3]",
+        "z": "int8",
+    }
+    for row, wanted in zip(values(read_all(source)[0]), rows, strict=True):
+        if "t" in wanted:
+            assert row["t"] == wanted["t"].reshape(-1).tolist()
+            assert row["m"] == wanted["m"].tolist()
+            assert row["z"] == int(wanted["z"])
+            assert row["v"] == wanted["v"].tolist()
+    assert values(read_all(source)[0])[4] == {"t": None, "v": None, "m": None, "z": None}
+
+
+def test_dicts_of_bytes_times_and_objects_are_built(tmp_path: Path) -> None:
+    moment = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
+    source = plan(
+        [
+            {
+                "b": b"\x00",
+                "d": datetime.date(2020, 1, 2),
+                "t": moment,
+                "u": 2**64 - 1,
+                "o": {"x": [{"y": 1}, {"y": 2}]},
+            }
+        ],
+        tmp_path,
+        dtypes={"u": "string"},
+    )
+    assert features(source) == {
+        "b": "bytes!",
+        "d": "timestamp[s]!",
+        "t": "timestamp[us, UTC]!",
+        "u": "string!",
+        "o.x.y": "int64 [?]!",
+    }
+    row = values(read_all(source)[0])[0]
+    assert row | {"t": row["t"].timestamp()} == {
+        "b": b"\x00",
+        "d": datetime.datetime(2020, 1, 2),
+        "t": moment.timestamp(),
+        "u": "18446744073709551615",
+        "o.x.y": [1, 2],
+    }
+
+
+def test_empty_dicts_are_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
+    assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [
+        {"a": 1}
+    ]
+    assert len(read_all(plan([{}, {}, {}], tmp_path))[0]) == 3
+
+
+def test_iterator_is_read_in_batches_of_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)
+    monkeypatch.setattr(python_rows, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(in_memory, "BATCH_BYTES", 10_000)
+    held: list[int] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(100):
+            held.append(i)
+            yield {"i": i, "x": np.full(500, i, np.float32)}
+
+    source = plan(rows(), tmp_path)
+    assert len(held) == 100
+    assert len(source.units) > 3
+    read, _ = read_all(source)
+    assert [row["i"] for row in values(read)] == list(range(100))
+    table = {"x": np.arange(20_000.0)}
+    assert [unit.rows for unit in plan(table, tmp_path).units] == [5000] * 4
+
+
+row_strategy = st.fixed_dictionaries(
+    {},
+    optional={
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.floats(allow_nan=False),
+        "s": st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"])),
+        "b": st.none() | st.binary(),
+        "l": st.none() | st.lists(st.booleans()),
+        "o": st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9)}),
+    },
+)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(row_strategy, min_size=1, max_size=20), st.integers(1, 7))
+def test_arbitrary_rows_are_built_with_their_values(
+    tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_rows, "_MAX_BATCH_ROWS", batch_rows)
+        source = plan(iter(rows), tmp_path)
+        found = values(read_all(source)[0])
+    assert len(found) == len(rows)
+    for row, given_row in zip(found, rows, strict=True):
+        for feature in source.schema:
+            value: Any = given_row
+            for name in feature.name.split("."):
+                value = None if value is None else value.get(name)
+            assert row[feature.name] == value
+
+
+def test_masked_values_in_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    whole, gone = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
+    hole = np.ma.masked_array([3, 999], mask=[False, True])
+    ways = {
+        "frame": lambda last: pandas.DataFrame({"t": [whole, last]}),
+        "series": lambda last: {"t": pandas.Series([whole, last])},
+        "dicts": lambda last: iter([{"d": {"t": whole}}, {"d": {"t": last}}]),
+        "lists": lambda last: iter([{"t": [{"u": whole}]}, {"t": [{"u": last}]}]),
+    }
+    for way, make in ways.items():
+        with pytest.raises(DataError, match="is an array of which some items are masked") as told:
+            plan(make(hole), tmp_path)
+        assert told.value.place == "row 1"
+        if way != "lists":
+            (tmp_path / way).mkdir()
+            found = values(read_all(plan(make(gone), tmp_path / way))[0])
+            assert [list(row.values()) for row in found] == [[[1, 2]], [None]]
+    scalars = iter([{"d": {"x": 1}, "l": [1]}, {"d": {"x": np.ma.masked}, "l": [np.ma.masked]}])
+    (row,), (reject,) = read_all(plan(scalars, tmp_path))
+    assert values([row]) == [{"d.x": 1, "l": [1]}]
+    assert "a null inside a list" in reject.message
+
+
+NAIVE = datetime.datetime(2020, 1, 2, 3)
+
+
+AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
+def test_times_with_and_without_a_zone_are_not_mixed(tmp_path: Path, pair: tuple[Any, Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    mixed = [
+        iter([{"t": one} for one in pair]),
+        {"t": list(pair)},
+        iter([{"t": [one]} for one in pair]),
+        iter([{"t": {"u": one}} for one in pair]),
+        {"t": pandas.Series(pair, dtype=object)},
+        pandas.DataFrame({"t": pandas.Series(pair, dtype=object)}),
+    ]
+    for data in mixed:
+        with pytest.raises(
+            DataError,
+            match=r"a time with a time zone in row \d and one without in row \d; give all of them",
+        ):
+            plan(data, tmp_path)
+    same = [one.replace(tzinfo=datetime.timezone.utc) for one in pair]
+    assert features(plan({"t": same}, tmp_path)) == {"t": "timestamp[us, UTC]!"}
+    one, other = pair
+    kinds = {NAIVE: "timestamp[us]", AWARE: "timestamp[us, UTC]"}
+    schema = Schema((Feature("t", kinds[other]),))
+    rows, (reject,) = read_all(plan({"t": [one]}, tmp_path, schema=schema))
+    has = "a" if one.tzinfo else "no"
+    assert not rows
+    assert in_flags(reject.message).endswith(
+        f"for it has {has} time zone; --dtype 't={kinds[one]}' keeps it"
+    )
+    assert (
+        len(read_all(plan({"t": [one]}, tmp_path, schema=schema, dtypes={"t": kinds[one]}))[0]) == 1
+    )
+    if one.tzinfo is None:
+        day = plan({"t": [one.date()]}, tmp_path, schema=schema)
+        assert len(read_all(day)[1]) == 1
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_nat_in_rows_is_null(tmp_path: Path, unit: str) -> None:
+    times = list(np.array(["2021-03-04", "NaT"], f"datetime64[{unit}]"))
+    for number, column in enumerate((times, [*times, None])):
+        spool = tmp_path / str(number)
+        spool.mkdir()
+        rows, rejects = read_all(plan({"a": column}, spool))
+        assert [row["a"] is None for row in values(rows)] == [False, True, True][: len(column)]
+        assert not rejects

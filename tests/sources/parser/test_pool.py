@@ -1,0 +1,111 @@
+"""The processes that parse files may die, hang or be stopped, and the result is the same."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kit.files import tree
+from kit.parsing import parsed_files, records, start_build, wait_until_parsed
+from kit.runs import run_python
+
+import recordmill
+
+
+def shards(out: Path) -> dict[str, bytes]:
+    files = tree(out).items()
+    return {Path(name).name: data for name, data in files if name.endswith("tfrecord")}
+
+
+def test_bytes_are_the_same_for_any_number_of_processes(folder: Path) -> None:
+    for threads in (1, 3):
+        recordmill.build(
+            "in", f"out{threads}", parser="my.py:parse", name="n", threads=threads, num_shards=2,
+            splits="train=0.7,test=0.3",
+        )  # fmt: skip
+    assert shards(folder / "out1") == shards(folder / "out3")
+
+
+def test_worker_that_dies_is_a_reject_of_its_file(folder: Path) -> None:
+    result = recordmill.build("in", "out", parser="my.py:parse_or_die", max_rejects=1)
+    assert {row["file"] for row in records("out")} == {f"{n}.dat" for n in (0, 1, 3, 4, 5)}
+    assert "its process was killed by SIGKILL" in Path(result.rejects[0]).read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number: int) -> None:
+    recordmill.build("in", "undisturbed", parser="my.py:parse_slowly", name="n")
+    (folder / "log").unlink()
+    process = start_build(folder, "out", "my.py:parse_slowly", PARSER_SLEEP="0.5")
+    wait_until_parsed(folder, 2)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    begun = len(parsed_files(folder))
+    complete = len(list(folder.glob("out/_run-*/spool/parsed/*.json")))
+    assert 2 <= complete <= begun
+    recordmill.build("in", "out", parser="my.py:parse_slowly", name="n")
+    assert len(parsed_files(folder)) == begun + 6 - complete
+    assert shards(folder / "out") == shards(folder / "undisturbed")
+    assert not list(folder.glob("out/_run-*"))
+
+
+@pytest.mark.sweep
+def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: Path) -> None:
+    recordmill.build("in", "undisturbed", parser="my.py:parse_slowly", name="n", threads=2)
+    random = np.random.default_rng(1)
+    kills, round_number = 0, 0
+    while kills < 50:
+        round_number += 1
+        out, begun = folder / f"out{round_number}", 0
+        (folder / "log").unlink(missing_ok=True)
+        while True:
+            process = start_build(folder, out.name, "my.py:parse_slowly", PARSER_SLEEP="0.4")
+            # the second half of the range is after the parsing, while shards are written
+            try:
+                process.communicate(timeout=float(random.uniform(1.5, 8)))
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                begun += 1
+        kills += begun
+        assert shards(out) == shards(folder / "undisturbed")
+        assert 6 <= len(parsed_files(folder)) <= 6 + 2 * begun
+        # A build that was killed after its commit is complete, and repeating it is refused.
+        assert process.returncode == 0 or begun
+        assert process.returncode or not list(out.glob("_run-*"))
+
+
+def test_full_disk_ends_the_build_and_is_no_reject(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the limit of file sizes is inherited by the workers, and stands for a full disk
+    def parse(path: str) -> dict[str, Any]:
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return {"number": 1, "data": bytes(1 << 20)}
+
+    with pytest.raises(recordmill.RecordmillError, match="File too large"):
+        recordmill.build("in", "out", parser=parse, max_rejects=9)
+    assert not (folder / "out" / "manifest.json").exists()
+
+
+def test_parser_that_never_returns_is_interrupted(folder: Path) -> None:
+    process = start_build(folder, "out", "my.py:parse_for_ever")
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("out/_run-*/spool/parsed")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    workers = run_python(
+        "-c",
+        "import subprocess; print(subprocess.run(['ps', '-eo', 'args'], capture_output=True, text=True).stdout)",
+    )
+    assert "sources.parser.worker" not in workers.stdout
