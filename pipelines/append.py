@@ -49,7 +49,7 @@ from recordmill.storage.files import read_blocks
 from recordmill.storage.folders import join
 
 # Options of the manifest that are keywords of a build with the same name and value.
-_SAME_NAMES = (
+_INHERITED_OPTIONS = (
     "name",
     "compression",
     "seed",
@@ -63,7 +63,7 @@ _SAME_NAMES = (
     "label",
 )
 # Options of a kind that name files next to the inputs. New inputs have their own.
-_INPUT_OPTIONS = ("labels", "boxes")
+_PER_INPUT_OPTIONS = ("labels", "boxes")
 # Concurrent reads of lists of inputs. Each thread mostly waits for a disk or a store.
 _CONCURRENT_LISTS = 16
 _MAX_SHOWN_NAMES = 3
@@ -110,13 +110,13 @@ def inherit_options(out: str, settings: BuildOptions, *, reads_files: bool) -> B
     dtypes = {**manifest.options.get("dtypes", {}), **(settings.records.dtypes or {})}
     if dtypes:
         user_options["dtypes"] = dtypes
-    if inherits_groups := user_options.get("stratify") and user_options.get("split_by"):
+    if user_options.get("stratify") and user_options.get("split_by"):
         raise UsageError(
             "{out} was built with {stratify} and {split_by}, and an append can't keep the records of "
             "a group in one split then; build all inputs again",
             out=out,
             stratify=option("stratify", user_options["stratify"]),
-            split_by=option("split_by", inherits_groups),
+            split_by=option("split_by", user_options["split_by"]),
         )
     # A number of shards is for all records. An append, which is often small, makes shards of the
     # size that they have.
@@ -141,7 +141,7 @@ def _saved_keywords(
 ) -> dict[str, Any]:
     """Returns the keywords of a build that the manifest contains."""
     options = manifest.options
-    saved = {name: options.get(name) for name in _SAME_NAMES}
+    saved = {name: options.get(name) for name in _INHERITED_OPTIONS}
     saved |= {"splits": options.get("splits") or None, "shard_size": options.get("shard_bytes")}
     kind = manifest.parts[-1].kind
     if reads_files and settings.parser is None:
@@ -165,7 +165,7 @@ def _saved_kind_options(options: Mapping[str, Any], kind: str) -> dict[str, Any]
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in (options.get("kind_options") or {}).items()
-        if name in declared and name not in _INPUT_OPTIONS and kind in declared[name].kinds
+        if name in declared and name not in _PER_INPUT_OPTIONS and kind in declared[name].kinds
     }
 
 
@@ -192,7 +192,7 @@ def _check_same_options(out: str, settings: BuildOptions, manifest: Manifest) ->
         if name in current:
             saved_name = "shard_bytes" if name == "shard_size" else name
             _check_same(out, name, current[name], saved.get(saved_name))
-        elif name in settings.values.kind_options and name not in _INPUT_OPTIONS:
+        elif name in settings.values.kind_options and name not in _PER_INPUT_OPTIONS:
             default = to_json_value(CALLS["build"].options[name].default)
             value = to_json_value(settings.values.kind_options[name])
             _check_same(out, name, value, (saved.get("kind_options") or {}).get(name, default))
@@ -301,10 +301,9 @@ class KnownInputs:
                 raise DataError("is not a list of inputs", source=path) from None
 
     def find_new(self, files: FileTable) -> npt.NDArray[np.bool_]:
-        """Returns which files are new, [files], and sets `notes`.
+        """Returns a mask of the files that the data set lacks, [files], and sets `notes`.
 
-        A changed file has the name of an input of the data set, but another size or time. It is
-        new, too.
+        A file with the name of an input of the data set, but another size or time, is new, too.
 
         Raises:
             NothingToAppend: No file is new.

@@ -418,7 +418,9 @@ def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Ru
 
 @contextlib.contextmanager
 def _explain_output_errors(out: str, path: Path, run: Run) -> Iterator[None]:
-    """Explains an error of the system about OUT, such as a full disk, and its outcome.
+    """Turns an OSError about OUT, such as a full disk, into an error for the user.
+
+    The message names the path, and says whether the data set was committed.
 
     Args:
         out: The output folder.
@@ -538,9 +540,9 @@ def make_plan(
         out: The output folder.
         base_generation: The newest generation in `out`, or 0.
         settings: The checked options.
-        progress: Receives the counts of files that a parser of the user parses.
-        is_preview: A parser of the user parses the first files only.
-        known_schema: A parser of the user parses no file, and the records have these features.
+        progress: Receives the counts of files that the user's parser has parsed.
+        is_preview: Limits the user's parser to the first files.
+        known_schema: The features of the records. If set, the user's parser is not run.
 
     Raises:
         NothingToAppend: The data set has all inputs already.
@@ -551,7 +553,7 @@ def make_plan(
     # New data are read with the schema of the records on which the transform was fitted.
     if settings.transform_from is not None and settings.schema is None and settings.base is None:
         saved = find_transform(settings.transform_from)
-        settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)
+        settings = replace(settings, schema=saved.raw, droppable_features=saved.droppable_features)
     base = settings.base
     plan_inputs = functools.partial(
         plan_source,
@@ -603,16 +605,19 @@ def make_plan(
 def _find_unparsed_build(
     source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
 ) -> _Built | None:
-    """Finds the newest generation, if a build with a parser and `if_changed` would only repeat it.
+    """Returns the newest generation if a build with a parser would only repeat it.
 
     The records depend on the files and the parser only, so no file is parsed. For the arguments see
     `make_plan`.
+
+    Returns:
+        None if `if_changed` or `parser` is not set, or if files, parser or options have changed.
     """
     if settings.parser is None or not settings.records.if_changed:
         return None
     if not base or settings.order.split_column is not None:
         return None
-    # The options may not fit the features of another data set, which is then another one.
+    # If the options do not fit the features of this data set, they have changed.
     with contextlib.suppress(UsageError):
         schema = from_pbtxt(load_manifest(out, base).schema)
         plan = make_plan(source, folder, out, base, settings, Progress(), known_schema=schema)

@@ -60,7 +60,7 @@ class BuildOptions:
     Attributes:
         values: The parsed options.
         schema: The schema of the records, or None to infer it.
-        may_lack: Features of the schema that the inputs need not have.
+        droppable_features: Features of the schema that the inputs need not have.
         shards: The options for the number and size of shards.
         name: The name of the data set.
         budget: The number of rejects that are allowed.
@@ -74,7 +74,7 @@ class BuildOptions:
 
     values: Values
     schema: Schema | None
-    may_lack: frozenset[str]
+    droppable_features: frozenset[str]
     shards: ShardOptions
     name: str
     budget: RejectBudget
@@ -135,7 +135,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
     return BuildOptions(
         values=values,
         schema=load_schema(records.schema),
-        may_lack=frozenset(),
+        droppable_features=frozenset(),
         shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
         name=choose_dataset_name(shards.name, out),
         budget=RejectBudget.parse(records.max_rejects),

@@ -129,7 +129,7 @@ def restore(
         The new generation.
 
     Raises:
-        UsageError: The generation does not exist, or not any more, or is the newest one.
+        UsageError: The generation does not exist, is no longer kept, or is the newest one.
         DataError: There is no data set, or a shard of the generation is missing.
         CommitConflict: Another run committed first.
     """
@@ -172,14 +172,14 @@ def _check_restorable(out: str, generation: int, base: int, newest: Manifest) ->
     if generation > base - newest.keep_generations:
         load_generation(out, generation)
         return
-    first = base - newest.keep_generations + 1
+    oldest_kept = base - newest.keep_generations + 1
     raise UsageError(
         "{generation}: {out} does not have generation {number} any more (kept: {kept}); "
         "{keep_generations} keeps more",
         generation=option("generation", generation),
         out=out,
         number=generation,
-        kept=", ".join(str(number) for number in range(max(first, 1), base + 1)),
+        kept=", ".join(str(number) for number in range(max(oldest_kept, 1), base + 1)),
         keep_generations=option("keep_generations"),
     )
 
@@ -239,7 +239,7 @@ def compact(
     manifest, base = catalog.manifest, catalog.generation
     assert manifest is not None
     assert base is not None
-    if len(manifest.parts) == 1 and _has_form(manifest, shards, values.compression):
+    if len(manifest.parts) == 1 and _has_requested_shards(manifest, shards, values.compression):
         return Generation.from_manifest(base, manifest)
     counters = to_progress(progress)
     with (
@@ -275,13 +275,15 @@ def compact(
     return Generation.from_manifest(base + 1, compacted)
 
 
-def _has_form(manifest: Manifest, shards: ShardOptions | None, compression: str | None) -> bool:
+def _has_requested_shards(
+    manifest: Manifest, shards: ShardOptions | None, compression: str | None
+) -> bool:
     """Returns whether a data set already has the requested shards."""
     options = manifest.options
-    form = options.get("num_shards"), options.get("shard_bytes")
-    wanted = (
-        form
+    current = options.get("num_shards"), options.get("shard_bytes")
+    requested = (
+        current
         if shards is None
         else (shards.num_shards, None if shards.num_shards else shards.shard_bytes)
     )
-    return form == wanted and compression in (None, manifest.compression)
+    return current == requested and compression in (None, manifest.compression)

@@ -74,9 +74,9 @@ def plan_source(
         folder: The local run folder.
         out: The output folder, which must not be inside an INPUT.
         settings: The checked options.
-        progress: Receives the counts of files that a parser of the user parses.
-        is_preview: A parser of the user parses the first files only.
-        known_schema: A parser of the user parses no file, and the records have these features.
+        progress: Receives the counts of files that the user's parser has parsed.
+        is_preview: Limits the user's parser to the first files.
+        known_schema: The features of the records. If set, the user's parser is not run.
         known_inputs: Files to leave out.
 
     Raises:
@@ -89,7 +89,7 @@ def plan_source(
         settings.records.label,
         settings.threads,
         settings.run.memory,
-        settings.may_lack,
+        settings.droppable_features,
         collects_statistics=settings.run.stats,
     )
     # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the

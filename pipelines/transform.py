@@ -67,7 +67,7 @@ class SavedTransformOrigin:
     raw: Schema
 
     @property
-    def may_lack(self) -> frozenset[str]:
+    def droppable_features(self) -> frozenset[str]:
         """Names of the raw features that new data may lack.
 
         A feature is required if some output depends on it without depending on the label. All other
@@ -184,7 +184,7 @@ def _load_stored_transform(
 def _check_same_features(origin: SavedTransformOrigin, schema: Schema) -> None:
     """Raises UsageError if the schema differs from the one that a transform accepts."""
     for feature in origin.raw:
-        if feature.name not in schema and feature.name in origin.may_lack:
+        if feature.name not in schema and feature.name in origin.droppable_features:
             continue
         if feature.name not in schema or schema[feature.name] != feature:
             detail = schema[feature.name].describe() if feature.name in schema else "not there"
