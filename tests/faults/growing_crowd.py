@@ -77,7 +77,7 @@ def observed(work: Callable[..., None], root: Path, number: int, *rest: object) 
 def main(folder: str, rounds: int) -> None:
     root = Path(folder)
     root.mkdir(parents=True)
-    recordmill.build(write_file(root, 0), root / "out", threads=1)
+    recordmill.build(write_file(root, 0), root / "out", append=True, threads=1)
     context = multiprocessing.get_context("fork")
     ended = context.Event()
     processes = {

@@ -149,14 +149,3 @@ def test_build_over_damaged_files_commits_or_keeps_every_old_byte(case: Path, pa
         assert tree(case / "beside") == {"kept": b"kept"}
         assert sorted(os.listdir(case)) == ["beside", "new.csv", "old.csv", "out", "template"]
     assert built or part == "_manifests/*.json"
-
-
-@pytest.mark.faults
-def test_concurrent_appends_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    rounds = "50" if CASES is WHOLE else "3"
-    command = [sys.executable, str(HERE / "append_crowd.py"), str(tmp_path / "crowd"), rounds]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    *problems, last = map(json.loads, done.stdout.splitlines())
-    assert not problems, "\n".join(map(str, problems[:5]))
-    assert last["records"] == (2 * int(rounds) + 1) * 40
