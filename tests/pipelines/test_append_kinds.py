@@ -1,6 +1,8 @@
 """`build --append` works for all kinds of input, with transforms, labels and stratified splits."""
 
+import io
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,109 @@ def test_labels_file_of_all_images_is_no_reject_for_the_known_ones(
     )
 
 
+def write_samples(path: Path, begin: int, end: int, classes: int = 3) -> str:
+    """A WebDataset of images, class numbers and documents."""
+    with tarfile.open(path, "w") as tar:
+        for number in range(begin, end):
+            image = io.BytesIO()
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(image, "png")
+            for extension, data in (
+                ("png", image.getvalue()),
+                ("cls", b"%d" % (number % classes)),
+                ("json", json.dumps({"id": number}).encode()),
+            ):
+                (member := tarfile.TarInfo(f"{number:04d}.{extension}")).size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return str(path)
+
+
+def test_tar_of_webdataset_is_appended(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tars = [write_samples(tmp_path / "0.tar", 0, 20), write_samples(tmp_path / "1.tar", 20, 32)]
+    recordmill.build(tars[0], out)
+    result = recordmill.build(tars, out, append=True)
+    assert (result.kind, result.read, result.records) == ("webdataset", 12, {"train": 32})
+    rows = {row["id"]: row for row in recordmill.open(out)}
+    assert sorted(rows) == list(range(32))
+    for number, row in rows.items():
+        assert row["label"] == number % 3
+        assert Image.open(io.BytesIO(row["image"])).getpixel((0, 0)) == (number, 0, 0)
+    assert recordmill.verify(out) == []
+    assert recordmill.build(tars, out, append=True).unchanged
+
+
+def write_coco(path: Path, names: list[str], categories: list[str]) -> str:
+    """Boxes of these images: image i has i % 3 boxes, of a category each."""
+    boxes = [
+        {"image_id": image, "category_id": (image + box) % len(categories), "bbox": [box, 1, 2, 3]}
+        for image in range(len(names))
+        for box in range(image % 3)
+    ]
+    document = {
+        "images": [
+            {"id": number, "file_name": name, "width": 8, "height": 8}
+            for number, name in enumerate(names)
+        ],
+        "annotations": [{"id": number, **box} for number, box in enumerate(boxes)],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(categories)],
+    }
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_images_with_boxes_are_appended(tmp_path: Path) -> None:
+    out, folder, boxes = tmp_path / "out", tmp_path / "photos", tmp_path / "boxes.json"
+    names = [f"{number}.png" for number in range(9)]
+    write_images(folder, names[:5])
+    write_coco(boxes, names[:5], ["cat", "dog"])
+    recordmill.build(folder, out, boxes=boxes)
+    write_images(folder, names[5:])
+    write_coco(boxes, names, ["cat", "dog"])
+    result = recordmill.build(folder, out, append=True, boxes=boxes)
+    assert (result.read, result.rejected, result.records) == (4, 0, {"train": 9})
+    counts = {
+        Path(row["image/filename"]).stem: len(row["image/object/bbox/xmin"])
+        for row in recordmill.open(out)
+    }
+    assert counts == {str(number): number % 3 for number in range(9)}
+    assert recordmill.verify(out) == []
+    assert recordmill.build(folder, out, append=True, boxes=boxes).unchanged
+
+
+def test_new_class_of_a_box_needs_new_classes(tmp_path: Path) -> None:
+    out, folder, boxes = tmp_path / "out", tmp_path / "photos", tmp_path / "boxes.json"
+    names = [f"{number}.png" for number in range(6)]
+    write_images(folder, names[:3])
+    write_coco(boxes, names[:3], ["cat", "dog"])
+    recordmill.build(folder, out, boxes=boxes)
+    write_images(folder, names[3:])
+    write_coco(boxes, names, ["cat", "dog", "emu"])
+    with pytest.raises(UsageError, match="emu"):
+        recordmill.build(folder, out, append=True, boxes=boxes)
+    result = recordmill.build(folder, out, append=True, boxes=boxes, new_classes=True)
+    assert result.schema["image/object/class/label"].classes == ("cat", "dog", "emu")
+    assert result.records == {"train": 6}
+
+
+def test_images_with_masks_are_appended(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "in"
+    names = [f"{number}.png" for number in range(5)]
+    for part in ("images", "masks"):
+        write_images(folder / part, names[:3])
+    recordmill.build(folder, out, pair="images,masks")
+    for part in ("images", "masks"):
+        write_images(folder / part, names[3:])
+    result = recordmill.build(folder, out, append=True)
+    assert (result.read, result.rejected, result.records) == (2, 0, {"train": 5})
+    rows = {Path(row["source"]).name: row for row in recordmill.open(out)}
+    assert sorted(rows) == names
+    for name, row in rows.items():
+        assert row["image"] == (folder / "images" / name).read_bytes()
+        assert row["masks"] == (folder / "masks" / name).read_bytes()
+    assert recordmill.verify(out) == []
+    assert recordmill.build(folder, out, append=True).unchanged
+
+
 def test_documents_are_appended(tmp_path: Path) -> None:
     out, folder = tmp_path / "out", tmp_path / "reviews"
     for name in ("pos/1.txt", "neg/1.txt"):
@@ -162,6 +267,16 @@ def test_lines_stay_lines_if_there_are_many_files(tmp_path: Path) -> None:
     # A new file that is not data is nothing to append.
     (folder / "NOTES.md").write_text("no data")
     assert recordmill.build(folder, out, append=True).unchanged
+
+
+def test_lines_of_a_second_file_are_appended(tmp_path: Path) -> None:
+    out, paths = tmp_path / "out", [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    Path(paths[0]).write_text("one\ntwo\n")
+    Path(paths[1]).write_text("three\n")
+    recordmill.build(paths[0], out)
+    result = recordmill.build(paths, out, append=True)
+    assert (result.kind, result.read, result.records) == ("text", 1, {"train": 3})
+    assert recordmill.open(out).to_table()["text"].to_pylist()[2] == "three"
 
 
 def test_data_in_memory_is_appended_with_splits_of_its_own(tmp_path: Path) -> None:
