@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -284,7 +284,7 @@ class KnownInputs:
     def __init__(self, generation: AppendBase) -> None:
         self._manifest = generation.manifest
         self.notes: tuple[str, ...] = ()
-        self._states: defaultdict[str, set[tuple[int, str | int]]] = defaultdict(set)
+        self._states: defaultdict[str, Counter[tuple[int, str | int]]] = defaultdict(Counter)
         paths = [
             join(generation.out, part.folder, INPUTS_NAME)
             for part in generation.manifest.parts
@@ -296,24 +296,28 @@ class KnownInputs:
                 for line in data.splitlines():
                     entry = json.loads(line)
                     state = entry["bytes"], entry.get("etag") or entry["mtime_ns"]
-                    self._states[entry["name"]].add(state)
+                    self._states[entry["name"]][state] += 1
             except (ValueError, KeyError, TypeError):
                 raise DataError("is not a list of inputs", source=path) from None
 
     def find_new(self, files: FileTable) -> npt.NDArray[np.bool_]:
         """Returns a mask of the files that the data set lacks, [files], and sets `notes`.
 
-        A file with the name of an input of the data set, but another size or time, is new, too.
+        A file with the name of an input of the data set, but another size or time, is new, too. Files
+        in several INPUT folders can be equal in all three. Then as many of them are known as the
+        data set has, in the order of the folders.
 
         Raises:
             NothingToAppend: No file is new.
         """
         is_new, changed, notes = np.ones(len(files), np.bool_), list[str](), list[str]()
         candidates = [i for i, name in enumerate(files.names()) if name in self._states]
+        num_found: Counter[tuple[str, int, str | int]] = Counter()
         for index, file in zip(candidates, files.items_at(candidates), strict=True):
             state = file.stat.size_bytes, file.stat.etag or file.stat.mtime_ns
-            is_new[index] = state not in self._states[file.name]
-            if is_new[index]:
+            num_found[(file.name, *state)] += 1
+            is_new[index] = num_found[(file.name, *state)] > self._states[file.name][state]
+            if is_new[index] and state not in self._states[file.name]:
                 changed.append(file.name)
         if skipped := int(len(files) - is_new.sum()):
             notes.append(f"inputs that are part of the data set, and were skipped: {skipped:,}")

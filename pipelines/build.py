@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +92,7 @@ class BuildResult:
         records: The number of records by split.
         read: The number of records read, which is the number written plus `rejected`.
         rejected: The number of records that could not be used.
+        reject_reasons: The number of rejected records by reason.
         shards: The path of each shard.
         rejects: The paths of the files that list the rejected records.
         notes: Observations of the plan, such as why a column has its type.
@@ -99,7 +101,8 @@ class BuildResult:
         unchanged: True if the data set is up to date, so that nothing was built: `if_changed` found
             the same inputs and options, or `append` no new input.
         appended: True if the records were appended to a data set that existed before. `read`,
-            `rejected` and `rejects` are about the new records then, and `records` about all.
+            `rejected`, `reject_reasons` and `rejects` are about the new records then, and `records`
+            about all.
     """
 
     out: Path | str
@@ -108,6 +111,7 @@ class BuildResult:
     records: Mapping[str, int]
     read: int
     rejected: int
+    reject_reasons: Mapping[str, int]
     shards: tuple[Path | str, ...]
     rejects: tuple[Path | str, ...]
     notes: tuple[str, ...]
@@ -147,7 +151,7 @@ class BuildResult:
             "records": dict(self.records),
             "read": self.read,
             "rejected": self.rejected,
-            "reject_reasons": dict(self.manifest.rejects["reasons"]),
+            "reject_reasons": dict(self.reject_reasons),
             "shards": [str(path) for path in self.shards],
             "rejects": [str(path) for path in self.rejects],
             "features": {feature.name: feature.describe() for feature in self.schema},
@@ -809,6 +813,11 @@ def _make_result(out: str, built: _Built, settings: BuildOptions, *, seconds: fl
     is_written = plan is not None
     run_id = part.folder.removeprefix(DATA_PREFIX)
 
+    # The manifest counts the rejects of all parts.
+    reasons = Counter(manifest.rejects["reasons"] if is_written else {})
+    if settings.base is not None:
+        reasons -= Counter(settings.base.manifest.rejects["reasons"])
+
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
 
@@ -819,6 +828,7 @@ def _make_result(out: str, built: _Built, settings: BuildOptions, *, seconds: fl
         records=manifest.records,
         read=part.records_read if is_written else 0,
         rejected=part.records_rejected if is_written else 0,
+        reject_reasons=dict(reasons),
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(
             path(name)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -263,6 +264,17 @@ def test_types_that_change_the_records_are_refused_even_with_widen(
     assert list_generations(tmp_path / "out") == [1]
 
 
+def test_floats_of_python_are_read_as_the_float32_of_the_data_set(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recordmill.build(write_csv(tmp_path / "a.csv", [{"x": 0.5}, {"x": 1.25}]), out)
+    rows = [{"x": 0.1}, {"x": 1e39}, {"x": 3.0}]
+    result = recordmill.build(rows, out, append=True, max_rejects=1)
+    assert result.schema["x"].dtype == "float32"
+    assert (result.read, result.rejected) == (3, 1)
+    values = recordmill.open(out).to_table()["x"].to_pylist()
+    assert sorted(values) == [float(np.float32(0.1)), 0.5, 1.25, 3.0]
+
+
 def test_integers_that_became_floats_are_read_as_integers_on_request(tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(write_csv(tmp_path / "a.csv", [{"x": 1}, {"x": 2}]), out)
@@ -301,6 +313,8 @@ def test_rejects_of_all_parts_are_listed_and_counted(tmp_path: Path) -> None:
     for path in (bad, worse):
         result = recordmill.build(path, out, append=True, max_rejects=2)
     assert (result.read, result.rejected, len(result.rejects)) == (3, 2, 1)
+    assert sum(result.reject_reasons.values()) == 2
+    assert result.to_json()["reject_reasons"] == result.reject_reasons
     assert result.manifest.rejects["count"] == 3
     assert sum(result.manifest.rejects["reasons"].values()) == 3
     assert len(result.manifest.rejects["files"]) == 2
@@ -314,6 +328,19 @@ def test_rules_are_checked_against_the_new_records(inputs: tuple[str, str], tmp_
         recordmill.build(inputs[1], out, append=True, expect={"features": {"id": {"max": 230}}})
     assert list_generations(out) == [1]
     recordmill.build(inputs[1], out, append=True, expect={"features": {"id": {"min": 200}}})
+
+
+def test_equal_file_of_another_folder_is_not_taken_for_a_known_one(tmp_path: Path) -> None:
+    out, folders = tmp_path / "out", [tmp_path / day for day in ("monday", "tuesday", "friday")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        write_csv(folder / "a.csv", [{"x": number}])
+        os.utime(folder / "a.csv", (1e9, 1e9))
+    for count in (1, 2, 3, 3):
+        result = recordmill.build([str(folder) for folder in folders[:count]], out, append=True)
+        assert result.records == {"train": count}
+    assert result.unchanged
+    assert sorted(recordmill.open(out).to_table()["x"].to_pylist()) == [0, 1, 2]
 
 
 def test_second_of_two_appends_is_told_to_repeat(

@@ -178,7 +178,7 @@ def build_summary(result: Any) -> list[str]:
     read, written = format_count(result.read, "record"), result.read - result.rejected
     counts_text = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.rejected:
-        counts_text += f" ({describe_reasons(result.manifest.rejects['reasons'])})"
+        counts_text += f" ({describe_reasons(result.reject_reasons)})"
     if result.unchanged and result.appended:
         return [*lines, f"{result.out}: nothing to append, all inputs are part of the data set"]
     if result.unchanged:

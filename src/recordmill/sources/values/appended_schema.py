@@ -6,6 +6,8 @@ The inferred types of the new records are compared with the schema of the data s
 * A wider type is refused, because the stored records would have to change. `widen` allows the
   types with which they stay readable: a larger integer type, a list of variable length, a value
   that may be missing, and a new feature.
+* A wider float type that is stored in another way is read as the type of the data set, and its
+  values are rounded. So Python's floats, which are float64, fit a feature of float32.
 * Another type, such as text for a feature with numbers, is tried value by value. Values that do not
   fit the type of the data set are rejects.
 * New classes are refused, unless `new_classes` allows them. They get the numbers after the existing
@@ -113,6 +115,8 @@ def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind
         return feature
     # Old records can only be read with the joined type if it is stored in the same way.
     can_widen = _storage_entries(joined) == _storage_entries(stored) and not stored.timestamp
+    if not can_widen and joined.shape == stored.shape and _are_floats(stored, inferred):
+        return feature
     if not can_widen:
         raise UsageError(
             "{feature} is {inferred} in the new inputs and {stored} in {out}, and its records "
@@ -137,6 +141,10 @@ def _extend_feature(stored: Feature, inferred: Feature, rules: AppendRules, kind
             out=rules.out,
         )
     return joined
+
+
+def _are_floats(*features: Feature) -> bool:
+    return all("float" in feature.dtype for feature in features)
 
 
 def _storage_entries(feature: Feature) -> tuple[tuple[str, str, bool], ...]:
