@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kit import ROOT
 from kit.parsing import parse_rows, parsed_files, records
-from kit.runs import run_python
+from kit.runs import rejects_of, run_python
 from kit.web_files import web_files
 
 import recordmill
@@ -110,6 +110,18 @@ def test_label_of_text_needs_no_records_of_a_file_that_failed(folder: Path) -> N
         "in", "out", parser="my.py:parse_or_fail", label="file", max_rejects=1
     )
     assert result.schema["file"].classes == ("0.dat", "1.dat", "3.dat", "4.dat", "5.dat")
+
+
+def test_rejected_record_of_a_small_file_is_named_with_its_row(folder: Path) -> None:
+    def parse(path: str) -> Iterator[dict[str, Any]]:
+        for row in parse_rows(path):
+            is_bad = row["file"] == "3.dat" and row["number"] == 2
+            yield {"value": "x" if is_bad else "7"}
+
+    result = recordmill.build("in", "out", parser=parse, dtypes={"value": "int64"}, max_rejects=1)
+    (reject,) = rejects_of(result)
+    assert (reject["source"], reject["place"]) == ("3.dat", "row 2")
+    assert result.read == 24
 
 
 def test_module_is_found_in_the_working_directory_by_the_installed_command(folder: Path) -> None:

@@ -13,11 +13,15 @@ import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     UNIT_BYTES,
     Chunk,
     PlanOptions,
@@ -35,7 +39,7 @@ from recordmill.sources.parser.parsed_file import (
     put_result,
 )
 from recordmill.sources.parser.pool import WorkerPool
-from recordmill.sources.values.conform import conform_chunk
+from recordmill.sources.values.conform import FileRows, conform_files
 from recordmill.sources.values.schema_unifier import (
     SchemaUnifier,
     declared_dtypes,
@@ -67,23 +71,40 @@ class ParsedSource:
     kind: str = PARSER_KIND
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields each batch of a unit as a chunk."""
-        for file in range(unit.begin_file, unit.end_file):
+        """Yields the records of a unit. Small batches of the same schema become one chunk."""
+        batches, files = list[pa.RecordBatch](), list[FileRows]()
+        num_rows = num_bytes = 0
+        for batch, rows in self._batches(unit):
+            num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
+            is_full = num_rows > BATCH_ROWS or num_bytes > BATCH_BYTES
+            if batches and (is_full or not _has_same_schema(batches[0], batch)):
+                yield self._join(batches, files)
+                batches, files = [], []
+                num_rows, num_bytes = batch.num_rows, batch.nbytes
+            batches.append(batch)
+            files.append(rows)
+        if batches:
+            yield self._join(batches, files)
+
+    def _batches(self, unit: Unit) -> Iterator[tuple[pa.RecordBatch, FileRows]]:
+        files = self.files[unit.begin_file : unit.end_file]
+        for file_id, file in enumerate(files, unit.begin_file):
             row = unit.first_row
-            for batch in self.parsed[file].batches(unit.start, unit.stop or None):
-                yield conform_chunk(
-                    batch,
-                    self.schema,
-                    text_label=self.text_label,
-                    file_id=file,
-                    file_name=self.files[file].name,
-                    first_row=row,
-                )
+            for batch in self.parsed[file_id].batches(unit.start, unit.stop or None):
+                yield batch, FileRows(file_id, file.name, row, batch.num_rows)
                 row += batch.num_rows
+
+    def _join(self, batches: Sequence[pa.RecordBatch], files: Sequence[FileRows]) -> Chunk:
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return conform_files(batch, self.schema, self.text_label, files)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns the places of records in their file, for messages. See `RecordLocator`."""
         return [f"record {position}" for position in positions]
+
+
+def _has_same_schema(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    return bool(one.schema.equals(other.schema, check_metadata=True))
 
 
 def parse_locally(

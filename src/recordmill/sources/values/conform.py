@@ -133,6 +133,42 @@ def conform_chunk(
         media_remedies: What to do about an image or sound of Hugging Face that has a path but no
             bytes, by column name. Such rows are rejects.
     """
+    rows = FileRows(file_id, file_name, first_row, batch.num_rows)
+    return conform_files(batch, schema, text_label, (rows,), media_remedies)
+
+
+class FileRows(NamedTuple):
+    """Consecutive rows of a file.
+
+    Attributes:
+        file_id: Index of the file in `Source.files`.
+        name: Name of the file, for rejects.
+        first_row: Row number in the file of the first row.
+        rows: Number of rows.
+    """
+
+    file_id: int
+    name: str
+    first_row: int
+    rows: int
+
+
+def conform_files(
+    batch: pa.RecordBatch,
+    schema: Schema,
+    text_label: str | None,
+    files: Sequence[FileRows],
+    media_remedies: Mapping[str, str] | None = None,
+) -> Chunk:
+    """Converts rows of several files to a chunk. See `conform_chunk`.
+
+    Args:
+        batch: The rows of all files, one file after the other.
+        schema: The features of the chunk.
+        text_label: See `conform_chunk`.
+        files: The files of the rows.
+        media_remedies: See `conform_chunk`.
+    """
     flat = flatten(batch)
     faults = _find_unread_media(flat, media_remedies or {})
     rows = np.arange(flat.num_rows)
@@ -141,12 +177,20 @@ def conform_chunk(
         flat = flat.take(pa.array(rows))
     fitted = conform(nest_tensors(flat, schema), schema, text_label)
     faults.update((int(rows[row]), fault) for row, fault in fitted.faults.items())
-    rejects = tuple(faults[row].at(file_name, f"row {first_row + row}") for row in sorted(faults))
+    # index in `files` and position in the file, of each row
+    owners = np.repeat(np.arange(len(files)), [part.rows for part in files])
+    positions = np.concatenate(
+        [np.arange(part.first_row, part.first_row + part.rows, dtype=np.int64) for part in files]
+    )
+    good_rows = rows[fitted.good_rows]
     return Chunk(
         records=fitted.batch,
-        file_ids=np.full(len(fitted.good_rows), file_id, np.uint32),
-        positions=rows[fitted.good_rows] + first_row,
-        rejects=rejects,
+        file_ids=np.array([part.file_id for part in files], np.uint32)[owners[good_rows]],
+        positions=positions[good_rows],
+        rejects=tuple(
+            faults[row].at(files[owners[row]].name, f"row {positions[row]}")
+            for row in sorted(faults)
+        ),
     )
 
 
