@@ -19,7 +19,11 @@ from recordmill.building.workers.sorted_runs import choose_concurrency
 from recordmill.shards.dead_runs import remove_dead_runs
 from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.sources.parser.parsed_file import RESULT_SUFFIX, load_result, segment_names
+from recordmill.sources.parser.parsed_file import (
+    RESULT_SUFFIX,
+    load_complete_result,
+    segment_names,
+)
 from recordmill.storage.files import add_name
 from recordmill.storage.folders import is_link, join, list_names_if_present, make_folder
 from recordmill.storage.walk import RUN_PREFIX
@@ -62,7 +66,7 @@ def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
         source, target = join(found[name], PARSED_FOLDER), job_folder.run_path(PARSED_FOLDER)
         # If the other run removes its files now, the input file is parsed again.
         with contextlib.suppress(OSError, DataError):
-            segments = segment_names(load_result(source, name))
+            segments = segment_names(load_complete_result(source, name))
             # The JSON file says that the others are complete, so it comes last.
             for file_name in (*segments, name + RESULT_SUFFIX):
                 add_name(join(source, file_name), join(target, file_name))

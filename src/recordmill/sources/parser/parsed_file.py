@@ -19,14 +19,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from recordmill.base.errors import Reject
+from recordmill.base.errors import DataError, Reject
 from recordmill.sources.parser.function import ParserFunction
 from recordmill.sources.parser.pool import WorkerDied, WorkerPool
 from recordmill.storage.archives import is_archive_member
 from recordmill.storage.arrow_files import open_batches
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import check_unchanged, is_remote, put_if_absent, read_range
-from recordmill.storage.folders import fetch_file, join, scratch_folder
+from recordmill.storage.files import (
+    check_unchanged,
+    create_file,
+    is_remote,
+    put_if_absent,
+    read_range,
+    stat,
+    write_all,
+)
+from recordmill.storage.folders import fetch_file, join, rename, scratch_folder
 from recordmill.storage.json_fields import parse_json
 
 RESULT_SUFFIX, FAILURE_SUFFIX = ".json", ".failed"
@@ -105,13 +113,13 @@ class ParsedResult:
 def parsed_name(file: InputFile, function: ParserFunction) -> str:
     """Returns the start of the names of the result of an input file."""
     # An object of a store has an etag, which is part of the state, instead of a useful time.
-    stat = file.stat
+    planned = file.stat
     state = repr(
         (
             file.path,
-            stat.size_bytes,
-            stat.mtime_ns,
-            stat.etag,
+            planned.size_bytes,
+            planned.mtime_ns,
+            planned.etag,
             function.name,
             function.digest,
         )
@@ -164,19 +172,52 @@ def _parse_local_copy(file: InputFile, pool: WorkerPool, prefix: str) -> dict[st
         return pool.parse(path, prefix)
 
 
-def put_result(folder: str, name: str, answer: Mapping[str, Any]) -> bool:
-    """Creates the JSON file of a result, unless it exists. The Arrow files must be complete.
+def put_result(folder: str, name: str, answer: Mapping[str, Any]) -> None:
+    """Creates the JSON file of a result for other hosts, unless it exists.
+
+    The Arrow files must be complete and durable.
 
     Args:
-        folder: A local folder, or the URL of one in a store.
+        folder: A folder on a shared disk, or the URL of one in a store.
         name: See `parsed_name`.
         answer: The answer of the worker process.
-
-    Returns:
-        Whether this call created the file.
     """
-    content = json.dumps({**answer, "segments": segment_names(answer)}).encode()
-    return put_if_absent(join(folder, name + RESULT_SUFFIX), content)
+    put_if_absent(join(folder, name + RESULT_SUFFIX), _to_content(answer))
+
+
+def write_result(prefix: str, folder: str, name: str, answer: Mapping[str, Any]) -> None:
+    """Writes the JSON file of a result on this machine. The Arrow files must be complete.
+
+    Nothing is synced, because that takes longer than to parse a small file. After a power failure,
+    `load_complete_result` finds out which files were on the disk.
+
+    Args:
+        prefix: The start of the paths of the Arrow files.
+        folder: A local folder.
+        name: See `parsed_name`.
+        answer: The answer of the worker process.
+    """
+    with create_file(prefix) as file:
+        write_all(file, _to_content(answer))
+    rename(prefix, join(folder, name + RESULT_SUFFIX))
+
+
+def _to_content(answer: Mapping[str, Any]) -> bytes:
+    return json.dumps({**answer, "segments": segment_names(answer)}).encode()
+
+
+def load_complete_result(folder: str, name: str) -> dict[str, Any]:
+    """Loads the JSON file of a result of another run, and checks its Arrow files.
+
+    Raises:
+        FileNotFoundError: There is no result.
+        DataError: A file is not complete.
+    """
+    answer = load_result(folder, name)
+    for segment, size in zip(segment_names(answer), answer["segment_bytes"], strict=True):
+        if stat(path := join(folder, segment)).size_bytes != size:
+            raise DataError("is not complete", source=path)
+    return answer
 
 
 def load_result(folder: str, name: str) -> dict[str, Any]:

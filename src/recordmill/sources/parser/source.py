@@ -36,7 +36,7 @@ from recordmill.sources.parser.parsed_file import (
     load_result,
     parse_file,
     parsed_name,
-    put_result,
+    write_result,
 )
 from recordmill.sources.parser.pool import WorkerPool
 from recordmill.sources.values.conform import FileRows, conform_files
@@ -143,7 +143,7 @@ def parse_locally(
             parsed = parse_file(file, pool, prefix)
             if isinstance(parsed, Reject):
                 return parsed
-            put_result(folder, name, answer := parsed)
+            write_result(prefix, folder, name, answer := parsed)
         return ParsedResult.from_answer(answer, folder)
 
     progress.begin("parse", len(files), unit="files")

@@ -28,6 +28,7 @@ from recordmill.sources.arrow.memory import SegmentWriter
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.parser.function import ParserFunction
 from recordmill.sources.values.flatten import flatten
+from recordmill.storage.files import stat
 
 
 def main() -> None:
@@ -83,9 +84,9 @@ def _parse(
     """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
 
     Returns:
-        The rows, bytes and numbers of nulls of the batches, and the schemas of the Arrow files. Or
-        the error of the user's function. Or (errno, text) of an error while the Arrow files were
-        written.
+        The rows, bytes and numbers of nulls of the batches, and the schemas and sizes of the Arrow
+        files. Or the error of the user's function. Or (errno, text) of an error while the Arrow
+        files were written.
     """
     writer = SegmentWriter(prefix)
     null_counts: list[dict[str, int]] = []
@@ -113,6 +114,7 @@ def _parse(
         "first_batches": writer.first_batches,
         "rows": writer.rows,
         "sizes": writer.sizes,
+        "segment_bytes": [stat(path).size_bytes for path in writer.segments],
         "schemas": [base64.b64encode(schema.serialize()).decode() for schema in writer.schemas],
         "null_counts": null_counts,
     }
