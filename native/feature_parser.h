@@ -130,8 +130,9 @@ class Names {
   explicit Names(Span<int64_t> table) : head_(reinterpret_cast<NamesHead *>(table.data)), size_(table.size) {}
   // Returns the number of int64 that a table needs for `names` names with `text_bytes` bytes together.
   static int64_t room(int64_t names, int64_t text_bytes) { return HEAD + (names + 1) * SLOT + (text_bytes + 7) / 8; }
-  // Makes an empty table of zeros. Slot 0 stands for the beginning of a record.
+  // Makes an empty table. Slot 0 stands for the beginning of a record.
   void begin(int64_t names, int64_t text_bytes) {
+    memset(static_cast<void *>(head_), 0, static_cast<size_t>(room(names, text_bytes)) * sizeof(int64_t));
     *head_ = {names + 1, text_bytes, 1, 0};
     find_sections();
     slots_[0].size = -1;  // a length that no name has, so that it is never found

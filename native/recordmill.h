@@ -249,7 +249,7 @@ struct NameSlot {
 };
 
 // Makes a table of names. Returns the number of int64 that it takes.
-//   table: zeros, or None to ask for the size only.
+//   table: receives the names. None asks for the size only.
 //   max_names, text_bytes: room for names and for their bytes. Functions that add names stop when it is used up.
 //   names, parts [n]: the first names, which get the slots 1, 2, ...
 int64_t rm_make_names(Span<int64_t> table, int64_t max_names, int64_t text_bytes, Span<const ByteSpan> names,

@@ -1,25 +1,33 @@
-"""Calls every entry of the native library with arguments that hardly ever fit together.
+"""Calls every entry of the native library with damaged arguments.
 
     python tests/native/fuzz.py SECONDS [SEED [ENTRIES TO LEAVE OUT]]
 
-An entry answers, or says that sizes do not fit (IndexError). Anything else ends the process: run it
-on a library that was built with sanitizers, as `.ci/sanitize` does.
+The arguments are those of real calls, which a small build, read and training make first. One to
+three of their values are changed. A quarter of the calls has arbitrary arguments instead, which
+hardly ever fit together.
+
+An entry answers, or reports that sizes do not fit (IndexError). Anything else ends the process. Run
+it on a library that was built with sanitizers, as `.ci/sanitize` does.
 """
 
+import contextlib
 import ctypes
 import faulthandler
+import json
 import os
 import random
 import sys
+import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.library import Header, NativeParameter, read_header
+from recordmill.base.library import Header, NativeFunction, NativeParameter, read_header
 from recordmill.base.names import make_name_table
 
 HEADER = Path(__file__).parents[2] / "native" / "recordmill.h"
@@ -57,6 +65,11 @@ TEXTS = [
 ]
 RECORD = bytes.fromhex("0a0d0a0b0a016112061a040a02ac02")  # an Example of the feature a: 300
 HUNG_SEC = 120
+# Examples of real calls of each entry, and their largest size: small ones are copied quickly.
+MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 60, 1 << 16
+
+# The arguments of a call. A struct is a dict of its fields.
+Arguments = list[Any]
 
 
 def number(size: int) -> int:
@@ -77,7 +90,7 @@ def content(size: int, item_bytes: int) -> bytes:
     )
 
 
-def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
+def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
     """Returns an argument of that type; arrays have about that size."""
     kind = header.number_type(parameter.kind)
     is_struct = kind in header.structs
@@ -89,8 +102,7 @@ def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
     if not parameter.is_array:
         if not is_struct:
             return random.gauss(0, 9) if kind in ("float", "double") else number(size)
-        fields = {field.name: argument(field, header, size) for field in header.structs[kind]}
-        return getattr(native, kind)(**fields)
+        return {field.name: arbitrary(field, header, size) for field in header.structs[kind]}
     if random.random() < 0.03:
         return None
     dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES[kind])
@@ -107,50 +119,272 @@ def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
     )
 
 
-def names_arguments() -> list[Any]:
-    """Returns arguments of count_names that fit; at times a byte of the record or of the table is
-    another.
-    """
-    table = make_name_table(2, 16)
-    record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
-    for array in (record, table.view(np.uint8)):
-        if random.random() < 0.5:
-            array[random.randrange(len(array))] = random.randrange(256)
-    counts, status = (
-        np.zeros(3, np.dtype(native.NameCounts)),
-        np.full(1, native.RecordStatus.UNREAD, np.uint8),
-    )
+def names_arguments(header: Header) -> Arguments:
+    """Returns valid arguments of count_names, which needs large tables in a real call."""
+    table, counts = make_name_table(2, 16), np.zeros(3, np.dtype(native.NameCounts))
     counts["last_row"] = -1
+    record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
+    status = np.full(1, native.RecordStatus.UNREAD, np.uint8)
     return [record, row, row + len(record), 7, table, counts, status, row.copy()]
 
 
+def json_arguments(header: Header) -> Arguments:
+    """Returns arguments of scan_json of which the places of names in records are valid."""
+    (function,) = (one for one in header.functions if one.name == "scan_json")
+    arguments = [arbitrary(one, header, 200) for one in function.parameters]
+    arguments[1:3] = make_name_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
+    return arguments
+
+
+# Entries whose real calls are too large for an example.
+EXAMPLES = {"count_names": names_arguments, "scan_json": json_arguments}
+
+
+class Recorder:
+    """Examples of the arguments of real calls, by entry."""
+
+    def __init__(self, header: Header) -> None:
+        self.examples: dict[str, list[Arguments]] = defaultdict(list)
+        self._header, self._calls = header, Counter[str]()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records the calls in the `with` block."""
+        originals = {one.name: getattr(native, one.name) for one in self._header.functions}
+        for function in self._header.functions:
+            setattr(native, function.name, self._wrap(function, originals[function.name]))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(native, name, original)
+
+    def _wrap(self, function: NativeFunction, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._record(function, arguments)
+            return original(*arguments)
+
+        return call
+
+    def _record(self, function: NativeFunction, arguments: tuple[Any, ...]) -> None:
+        """Keeps a random choice of the small calls of each entry."""
+        if sum(map(size_bytes, arguments)) > MAX_EXAMPLE_BYTES:
+            return
+        self._calls[function.name] += 1
+        kept = self.examples[function.name]
+        example = [copied(self._as_dict(one)) for one in arguments]
+        if len(kept) < MAX_EXAMPLES:
+            kept.append(example)
+        elif (place := random.randrange(self._calls[function.name])) < MAX_EXAMPLES:
+            kept[place] = example
+
+    def _as_dict(self, argument: Any) -> Any:
+        fields = self._header.structs.get(type(argument).__name__)
+        if fields is None or isinstance(argument, np.ndarray):
+            return argument
+        arrays = getattr(argument, "_arrays", {})
+        return {
+            field.name: arrays.get(field.name)
+            if field.is_array
+            else self._as_dict(getattr(argument, field.name))
+            for field in fields
+        }
+
+
+def size_bytes(argument: Any) -> int:
+    """Returns the size of all arrays of an argument."""
+    if isinstance(argument, ctypes.Structure):
+        return size_bytes(list(getattr(argument, "_arrays", {}).values()))
+    if isinstance(argument, list | tuple):
+        return sum(map(size_bytes, argument))
+    return argument.nbytes if isinstance(argument, np.ndarray) else 0
+
+
+def copied(argument: Any) -> Any:
+    """Returns an argument with copies of its arrays, to which an entry may write."""
+    if isinstance(argument, dict):
+        return {name: copied(value) for name, value in argument.items()}
+    if isinstance(argument, list | tuple):
+        return [copied(value) for value in argument]
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
+
+
+def damaged(argument: Any, parameter: NativeParameter, header: Header) -> Any:
+    """Returns an argument with one change. Arrays are changed in place, or shorter or longer."""
+    if argument is None or random.random() < 0.05:
+        return arbitrary(parameter, header, random.choice((0, 1, 3, 17, 200)))
+    if isinstance(argument, dict):
+        field = random.choice(header.structs[parameter.kind])
+        return {**argument, field.name: damaged(argument[field.name], field, header)}
+    if isinstance(argument, list):
+        place = random.randrange(len(argument) + 1)
+        block = argument[place] if place < len(argument) else np.zeros(9, np.uint8)
+        return [*argument[:place], *random.choice([[], [block, block], [damaged_array(block)]])]
+    if isinstance(argument, np.ndarray):
+        return damaged_array(argument)
+    if isinstance(argument, float):
+        return random.choice((0.0, -argument, argument * 2, random.gauss(0, 9), 1e300, np.nan))
+    return random.choice((argument - 1, argument + 1, 0, argument * 2 % (1 << 63), number(64)))
+
+
+def damaged_array(array: Any) -> Any:
+    """Returns an array with another length, or changes some of its items or bytes."""
+    way = random.randrange(6) if array.size else 1
+    if way == 0:
+        return array[: random.randrange(len(array))].copy()
+    if way == 1:
+        return np.resize(array, len(array) + random.choice((1, 1, 8, 100)))
+    data = array.reshape(-1).view(np.uint8)
+    item_bytes = array.itemsize if array.dtype.fields is None else 8
+    for _ in range(random.choice((1, 1, 1, 3, 10))):
+        place = random.randrange(len(data))
+        if way == 2:
+            data[place] = random.randrange(256)
+        elif way == 3:
+            data[place] ^= 1 << random.randrange(8)
+        elif way == 4:  # one item is another item
+            begin, source = (
+                at // item_bytes * item_bytes for at in (place, random.randrange(len(data)))
+            )
+            data[begin : begin + item_bytes] = data[source : source + item_bytes].copy()
+        else:  # one item is a number near the size of the array, or a limit
+            begin = place // item_bytes * item_bytes
+            item = number(len(array)) & ((1 << 8 * item_bytes) - 1)
+            data[begin : begin + item_bytes] = np.frombuffer(
+                item.to_bytes(item_bytes, "little"), np.uint8
+            )
+    return array
+
+
+def call(function: NativeFunction, arguments: Arguments) -> bool:
+    """Calls an entry. Returns whether it answered."""
+    converted = [
+        getattr(native, parameter.kind)(**argument) if isinstance(argument, dict) else argument
+        for parameter, argument in zip(function.parameters, arguments, strict=True)
+    ]
+    try:
+        getattr(native, function.name)(*converted)
+    except (IndexError, ctypes.ArgumentError):
+        return False
+    return True
+
+
+def exercise(folder: Path) -> None:
+    """Makes small builds, reads and training epochs, which call all entries."""
+    import pyarrow as pa
+    from PIL import Image
+
+    import recordmill
+
+    dice = np.random.default_rng(0)
+    rows = {
+        "id": np.arange(300),
+        "x": dice.normal(0, 1e3, 300),
+        "text": ["é" * (at % 9) + f'"{at}", b' for at in range(300)],
+        "maybe": [None if at % 7 == 0 else at * 0.5 for at in range(300)],
+        "flags": [[True, False][: at % 3] for at in range(300)],
+        "names": [["a", "bb"][: at % 3] for at in range(300)],
+    }
+    for dtype in ("uint8", "int64", "float32", "float64"):
+        vectors = (dice.normal(0, 50, 900)).astype(dtype)
+        rows[dtype] = pa.FixedSizeListArray.from_arrays(pa.array(vectors), 3)
+    sources: dict[str, Any] = {"memory": pa.table(rows)}
+    lines = [
+        json.dumps(
+            {
+                "id": at,
+                "a": {"b": [at, -2.5e3], "c": "x\u00e9\\" * (at % 4)},
+                "d": None if at % 5 == 0 else at / 3,
+            }
+        )
+        for at in range(200)
+    ]
+    times = "".join(
+        f'{at},{at / 7:.5f},"say ""{at}""",2024-01-{at % 28 + 1:02}T03:04:05Z,{at % 3 == 0}\n'
+        for at in range(200)
+    )
+    texts = {
+        "table.csv": "id,share,said,when,is\n" + times,
+        "lines.jsonl": "\n".join(lines),
+        "document.json": f'{{"head": {{"n": 2}}, "rows": [{", ".join(lines)}]}}',
+        "lines.txt": "\n".join(TEXTS[2].decode() * (at % 3) for at in range(100)),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        sources[name] = folder / name
+    for at in range(12):
+        photo = folder / "photos" / "ab"[at % 2] / f"{at}.{('jpg', 'png')[at // 6]}"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(dice.integers(0, 255, (9 + at, 12, 3), np.uint8)).save(photo)
+    sources["photos"] = folder / "photos"
+    options: dict[str, dict[str, Any]] = {
+        "document.json": {"record_path": "rows"},
+        "photos": {"resize": "8x8"},
+        "memory": {
+            "compression": "gzip",
+            "num_shards": 3,
+            "splits": "train=0.5,test=0.5",
+            "key": "text",
+        },
+    }
+    for name, source in sources.items():
+        out = folder / f"set-{name}"
+        recordmill.build(source, out, **options.get(name, {}))
+        (shard, *_) = sorted(out.glob("data-*/*.tfrecord*"))
+        foreign = folder / f"foreign-{name}{shard.suffix if shard.suffix == '.gz' else ''}"
+        foreign.write_bytes(shard.read_bytes())
+        for inputs in (out, foreign):
+            dataset = recordmill.open(inputs)
+            for shuffle in ("window", "global"):
+                for _ in dataset.batches(16, shuffle=shuffle):
+                    pass
+            if name == "memory":
+                for _ in dataset.select(["flags"]).batches(4, collate=recordmill.Packed(9)):
+                    pass
+            dataset[3], dataset.take([5, 1, 1]), dataset.to_table()
+            recordmill.read(inputs, folder / f"read-{inputs.name}", to="parquet")
+            recordmill.stats(inputs, recount=inputs == out)
+        recordmill.verify(out)
+        (folder / "damaged.tfrecord").write_bytes(shard.read_bytes()[:-3])
+        recordmill.read(folder / "damaged.tfrecord", folder / f"damaged-{name}", max_rejects="100%")
+        recordmill.check(out)
+        recordmill.build(foreign, folder / f"copied-{name}")
+
+
 def main(seconds: float, seed: int) -> None:
-    """Prints the number of calls, and which entries refused all of them."""
+    """Prints the number of calls, and which entries have no example or refused all calls."""
     header = read_header(HEADER.read_text(encoding="utf-8"))
     random.seed(seed)
-    answered, calls, end = Counter[str](), 0, time.monotonic() + seconds
+    recorder = Recorder(header)
+    with tempfile.TemporaryDirectory() as folder, recorder.recording():
+        exercise(Path(folder))
+    functions = [one for one in header.functions if one.name not in sys.argv[3:]]
+    answered, calls = Counter[str](), Counter[str]()
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         faulthandler.dump_traceback_later(HUNG_SEC, exit=True)
-        for function in (f for f in header.functions if f.name not in sys.argv[3:]):
-            size = random.choice((0, 1, 2, 3, 8, 17, 64, 200))
-            calls += 1
-            arguments = [argument(one, header, size) for one in function.parameters]
-            if function.name == "count_names" and random.random() < 0.5:
-                arguments = names_arguments()
-            if (
-                function.name == "scan_json" and random.random() < 0.5
-            ):  # places in records, of which none is known
-                arguments[1:3] = make_name_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
-            try:
-                getattr(native, function.name)(*arguments)
-                answered[function.name] += 1
-            except (IndexError, ctypes.ArgumentError):
-                pass
+        for function in functions:
+            examples = recorder.examples[function.name]
+            make_example = EXAMPLES.get(function.name)
+            if (examples or make_example) and random.random() < 0.75:
+                arguments = (
+                    make_example(header) if make_example else copied(random.choice(examples))
+                )
+                for _ in range(random.choice((1, 1, 2, 3)) if arguments else 0):
+                    place = random.randrange(len(arguments))
+                    arguments[place] = damaged(arguments[place], function.parameters[place], header)
+            else:
+                size = random.choice((0, 1, 2, 3, 8, 17, 64, 200))
+                arguments = [arbitrary(one, header, size) for one in function.parameters]
+            calls[function.name] += 1
+            answered[function.name] += call(function, arguments)
     faulthandler.cancel_dump_traceback_later()
-    deaf = sorted({function.name for function in header.functions} - answered.keys())
-    print(
-        f"seed {seed}: {calls:,} calls, {sum(answered.values()):,} answered; refused always: {', '.join(deaf)}"
-    )
+    print(f"seed {seed}: {calls.total():,} calls, {answered.total():,} answered")
+    for title, names in {
+        "without an example": [one.name for one in functions if not recorder.examples[one.name]],
+        "refused always": [one.name for one in functions if not answered[one.name]],
+    }.items():
+        print(f"{title}: {', '.join(names) or 'none'}")
 
 
 if __name__ == "__main__":

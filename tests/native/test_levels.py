@@ -125,11 +125,20 @@ def test_arguments_of_inconsistent_lengths_are_refused(
             functions[name](*arguments)
 
 
+def test_new_table_of_names_does_not_depend_on_what_was_in_its_memory() -> None:
+    names = [np.frombuffer(name, np.uint8) for name in (b"a", b"b", b"name")]
+    size = native.make_names(None, 5, 16, names, _words(1, 1, 1))
+    tables = [np.full(size, word, np.int64) for word in (0, 1, -1, MOST)]
+    for table in tables:
+        native.make_names(table, 5, 16, names, _words(1, 1, 1))
+        assert table.tolist() == tables[0].tolist()
+
+
 def test_name_counts_refuse_arguments_out_of_bounds() -> None:
     record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
 
     def arguments() -> dict[str, Any]:
-        table = np.zeros(native.make_names(None, 2, 16, [], None), np.int64)
+        table = np.empty(native.make_names(None, 2, 16, [], None), np.int64)
         native.make_names(table, 2, 16, [], None)
         starts, lengths, parts = _words(0), _words(len(record)), _words(0)
         counts, status = (

@@ -36,7 +36,7 @@ def make_name_table(
     )
     table_arguments = max_names, max_text_bytes, texts, parts
     # Without a table, the function returns the size that the table needs.
-    table = np.zeros(native.make_names(None, *table_arguments), np.int64)
+    table = np.empty(native.make_names(None, *table_arguments), np.int64)
     native.make_names(table, *table_arguments)
     return table
 

@@ -335,7 +335,7 @@ def test_similar_names_are_spread_over_the_hash_table() -> None:
         for number in range(2000)
     ]
     how = 2000, 2000 * 40, names, np.ones(2000, np.int64)
-    table = np.zeros(native.make_names(None, *how), np.int64)
+    table = np.empty(native.make_names(None, *how), np.int64)
     native.make_names(table, *how)
     head, slots = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
     assert (
