@@ -303,9 +303,9 @@ class KnownInputs:
     def find_new(self, files: FileTable) -> npt.NDArray[np.bool_]:
         """Returns a mask of the files that the data set lacks, [files], and sets `notes`.
 
-        A file with the name of an input of the data set, but another size or time, is new, too. Files
-        in several INPUT folders can be equal in all three. Then as many of them are known as the
-        data set has, in the order of the folders.
+        A file with the name of an input of the data set, but another size or time, is new, too.
+        Files in several INPUT folders can be equal in all three. Then as many of them are known as
+        the data set has, in the order of the folders.
 
         Raises:
             NothingToAppend: No file is new.
