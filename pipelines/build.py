@@ -27,6 +27,7 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
 from recordmill.building.class_counter import check_class_feature, count_classes
+from recordmill.building.commit import finish_output
 from recordmill.building.finish_build import find_identical_build
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.record_keys import KeyAssigner, convert_split_boundaries, find_split_names
@@ -55,9 +56,10 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.manifest import Manifest, load_manifest
+from recordmill.shards.manifest import Manifest, load_manifest, load_newest_manifest
 from recordmill.shards.run import Run, RunFolder, check_output_folder
 from recordmill.shards.store_run import StoreRun, attach_run, find_local_work_folder
+from recordmill.shards.verify import check_derived
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
@@ -235,6 +237,8 @@ def build(
     with completion_notice(out) as checks:
         built = _plan_and_run(source, out, settings, to_progress(progress), quiet, checks)
         assert built is not None
+        if built.unchanged:
+            _finish_killed_commit(out)
         return _make_result(out, built, settings, seconds=time.monotonic() - started)
 
 
@@ -364,6 +368,16 @@ def _plan_and_run(
                 f"{out}: the runner ended without an error and without a commit; nothing was written"
             )
     return _Built(manifest, plan)
+
+
+def _finish_killed_commit(out: str) -> None:
+    """Writes the files next to the manifests, if the last run was killed before it wrote them.
+
+    A run that commits does this anyway, but one that finds nothing new does not commit.
+    """
+    number, manifest = load_newest_manifest(out)
+    if check_derived(out, manifest, number):
+        finish_output(out, manifest, number)
 
 
 @contextlib.contextmanager

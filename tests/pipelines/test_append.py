@@ -343,6 +343,21 @@ def test_equal_file_of_another_folder_is_not_taken_for_a_known_one(tmp_path: Pat
     assert sorted(recordmill.open(out).to_table()["x"].to_pylist()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("option", ["append", "if_changed"])
+def test_repeated_command_writes_the_files_that_a_killed_run_has_not_written(
+    option: str, inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"append": True} if option == "append" else {"if_changed": True}
+    recordmill.build(inputs[0], out)
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.building.commit.finish_output", lambda *args: None)
+        recordmill.build(inputs[1], out, **options)
+    assert recordmill.verify(out) != []
+    assert recordmill.build(inputs[1], out, **options).unchanged
+    assert recordmill.verify(out) == []
+
+
 def test_second_of_two_appends_is_told_to_repeat(
     inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

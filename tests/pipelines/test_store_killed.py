@@ -189,6 +189,50 @@ def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
 
 
 @EVERY
+def test_append_killed_at_any_request_leaves_the_old_or_new_generation(
+    store: Store,
+    proxy: Proxy,
+    children: Nursery,
+    tmp_path: Path,
+    every: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    for path, rows in ((old, range(5)), (new, range(5, 305))):
+        path.write_text("a,b\n" + "".join(f"{row},name {row}\n" for row in rows))
+    command = ["build", str(old), str(new), "--append", "--quiet"]
+    root, temporary = f"{store.root}/append-{every}", {"TMPDIR": str(tmp_path)}
+    recordmill.build(old, f"{root}/whole")
+    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
+    expected = recordmill.open(f"{root}/whole").to_table()
+    assert expected.num_rows == 305
+    generations = set()
+    for at, fault in kills(asked, every):
+        out = f"{root}/{at}-{fault.replace(' ', '-')}"
+        recordmill.build(old, out)
+        proxy.begin(fault, at, children.kill)
+        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
+        number = list_generations(out)[-1]
+        assert len(recordmill.open(out)) == {1: 5, 2: 305}[number]
+        generations.add(number)
+        # The same command appends what is missing, and nothing twice.
+        proxy.begin()
+        assert children.run(*command, "--out", out, **temporary) == 0
+        assert list_generations(out) == [1, 2]
+        assert recordmill.open(out).to_table().equals(expected)
+        assert recordmill.open(out).statistics["train"]["a"].values == 305
+        with monkeypatch.context() as patched:
+            patched.setattr(store_run, "LEASE_SEC", -1)
+            store_run.clean(out, remove=True)
+        kept = {part.folder for part in load_manifest(out, 2).parts}
+        folders = {name.split("/")[0] for name in store.objects(out)}
+        assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
+        assert recordmill.verify(out) == []
+        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
+    assert generations == {1, 2}
+
+
+@EVERY
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_read_killed_at_any_request_leaves_the_old_or_new_result(
     store: Store,

@@ -406,7 +406,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
         problems
         + _check_transform(out, manifest)
         + _check_statistics_files(out, manifest)
-        + _check_derived(out, manifest, generation, mend)
+        + check_derived(out, manifest, generation, mend=mend)
     )
 
 
@@ -469,8 +469,17 @@ def _check_statistics_files(out: str, manifest: Manifest) -> list[Problem]:
     return problems
 
 
-def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
-    """Compares the derived files with the manifest."""
+def check_derived(
+    out: str, manifest: Manifest, generation: int, *, mend: bool = False
+) -> list[Problem]:
+    """Compares the derived files with the manifest.
+
+    Args:
+        out: The data set.
+        manifest: The manifest of the newest generation.
+        generation: The number of this generation.
+        mend: Writes wrong derived files again, and removes extra ones.
+    """
     try:
         expected = make_derived_files(out, manifest, generation)
     except DataError as error:

@@ -8,6 +8,7 @@ from driver import Driver, run
 from engines import Engine, fit_and_compare, shards, tree
 
 import recordmill
+from recordmill.shards.manifest import list_generations, load_manifest
 
 pytestmark = pytest.mark.cluster
 SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
@@ -37,6 +38,28 @@ def test_build_of_images_on_an_engine_gives_the_same_shards(
         *engine.flags,
     )
     assert shards(tmp_path / "out") == shards(tmp_path / "local")
+
+
+def test_append_on_an_engine_gives_the_part_of_one_process(
+    engine: Engine, table: Path, tmp_path: Path
+) -> None:
+    header, *lines = table.read_text().splitlines(keepends=True)
+    for name, part in (("old", lines[:50_000]), ("new", lines[50_000:])):
+        (tmp_path / f"{name}.csv").write_text("".join([header, *part]))
+    old, both = tmp_path / "old.csv", (tmp_path / "old.csv", tmp_path / "new.csv")
+    manifests = []
+    for name, flags in (("local", ()), ("out", ("--no-preflight", *engine.flags))):
+        out = tmp_path / name
+        run("build", "csv", old, "--out", out, "--name=same", *SIX)
+        for _ in range(2):  # the second append has nothing to do
+            run("build", "csv", *both, "--out", out, "--append", *flags)
+        assert list_generations(out) == [1, 2]
+        assert recordmill.verify(out) == []
+        manifests.append(load_manifest(out))
+    ours, theirs = manifests
+    assert [part.splits for part in ours.parts] == [part.splits for part in theirs.parts]
+    assert ours.statistics == theirs.statistics
+    assert sum(theirs.records.values()) == 60_000
 
 
 def test_transform_is_fitted_and_built_on_an_engine(
