@@ -5,6 +5,8 @@ workflow and promises.
 import doctest
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,17 @@ def test_workflow_runs_the_tests_on_each_pinned_python() -> None:
     assert {*tested["python"], *jobs["base"]["strategy"]["matrix"]["python"]} == classified
     commands = [step["run"] for step in jobs["test"]["steps"] if "run" in step]
     assert commands == ["./run_local.sh test"]
+
+
+def test_commands_of_the_base_job_of_the_workflow_succeed(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
+    path = ROOT / ".github" / "workflows" / "ci.yml"
+    steps = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]["base"]["steps"]
+    install, *commands = [step["run"] for step in steps if "run" in step]
+    assert install == "pip install ."
+    assert sum(command.startswith("recordmill ") for command in commands) >= 2
+    script = [f'recordmill() {{ {sys.executable} -m recordmill "$@"; }}', *commands]
+    subprocess.run(["bash", "-ec", "\n".join(script)], cwd=tmp_path, check=True)
 
 
 PAGE = ROOT / "docs" / "promises.md"
