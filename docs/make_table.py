@@ -50,7 +50,7 @@ _SYSTEMS = {
 _MESSAGES = {
     "google+nucleus/": "messages of genomics (reads, variants, ranges)",
     "_stats.pb": "statistics of TensorFlow Data Validation",
-    ".tfrecord.spec": "the specification of the file beside it",
+    ".tfrecord.spec": "the specification of the file in the row above",
     "events.out.tfevents": "events of TensorBoard",
     "en_fr.tfrecord": "pairs of sentences in a message of Lingvo's own",
 }
@@ -118,8 +118,12 @@ def table(folder: Path) -> str:
                 "; ".join(_notes(one)),
             )
             rows.append("| " + " | ".join(cells) + " |")
-    head = "| system | files | records are | records | first columns | bytes are |\n|---|---|---|---|---|---|"
-    total = f"{files} files, {records:,} records, {rejected} rejected."
+    head = (
+        "| system | files | type of the records | number of records | first columns | contents of bytes |\n"
+        "|---|---|---|---|---|---|"
+    )
+    rejects = "No record was rejected" if not rejected else f"{rejected:,} records were rejected"
+    total = f"Together these are {files} files with {records:,} records. {rejects}."
     return "\n".join([head, *rows, "", total]) + "\n"
 
 
