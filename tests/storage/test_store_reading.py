@@ -1,14 +1,8 @@
 """Inputs and data sets in a store give the same bytes and records as on a disk."""
 
 import json
-import logging
-import os
 import pickle
 import shutil
-import threading
-import types
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +11,14 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
-from kit.fault_proxy import CUT as CUT_ANSWER
-from kit.fault_proxy import fault_proxy
 from kit.files import shard_bytes
 from kit.image_samples import encoded
 from kit.store_server import (
-    BUCKET,
     SECRET,
-    STRANGER,
     Store,
     azure_server,
-    of_s3,
     s3_server,
-    settings,
 )
-from kit.web_files import web_files
 
 import recordmill
 from recordmill.__main__ import main
@@ -39,10 +26,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
 from recordmill.pipelines import build as builds
 from recordmill.storage import files
-from recordmill.storage.folders import list_names
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.stores import client
-from recordmill.storage.stores.address import Address
 
 STORES = (s3_server, azure_server)
 
@@ -259,201 +243,3 @@ def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
     with pytest.raises(DataError, match="changed while it was read"):
         recordmill.build(uri, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-WRONG_KEY = "the store does not know the key, or the secret is wrong"
-
-
-class OddStore(BaseHTTPRequestHandler):
-    """Answers whatever is asked for, as a proxy with a page of its own does; puts have no ETag."""
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        page = b"<html>welcome</html>"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(page)))
-        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(page)
-
-    do_HEAD = do_PUT = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-def test_server_that_is_not_a_store_is_reported_as_such() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OddStore)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with settings(**of_s3(f"http://127.0.0.1:{server.server_port}")):
-        for call in (
-            lambda: files.put_object("s3://bucket/x", b"1"),
-            lambda: files.read_range("s3://bucket/x"),
-        ):
-            with pytest.raises(OSError, match="the answer is not from a store"):
-                call()
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("cut", [3, 99])
-def test_truncated_list_of_objects_is_requested_again(
-    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
-) -> None:
-    if not store.root.startswith("s3"):
-        pytest.skip("the proxy is for the other store")
-    monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
-        proxy.begin(CUT_ANSWER, range(cut))
-        for ask in (
-            lambda: [name for name, _ in files.iter_object_stats(f"{remote}/rows")],
-            lambda: list_names(f"{remote}/rows"),
-        ):
-            proxy.requests.clear()
-            if cut < client.MAX_RETRIES:
-                assert ask() == ["r0.parquet", "r1.parquet", "r2.parquet"]
-            else:
-                with pytest.raises(OSError, match="the store failed, several times"):
-                    ask()
-            assert len(proxy.requests) == min(cut, client.MAX_RETRIES) + 1
-
-
-def test_list_of_objects_resumes_after_its_last_complete_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys = [f"x/{at}" for at in range(7)]
-    asked = []
-
-    class Pages:
-        def list(
-            self, prefix: str, offset: str | None, chunk_size: int
-        ) -> Iterator[list[dict[str, str]]]:
-            after = offset or ""
-            asked.append(after)
-            left = [{"path": name} for name in keys if name > after]
-            yield left[:3]
-            if len(left) > 3:
-                raise ValueError("Error getting list response body")
-
-    monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    monkeypatch.setattr(client, "get_connection", lambda address: Pages())
-    assert [about["path"] for _, about in client.iter_objects(Address("s3://b", "x"))] == keys
-    assert asked == ["", "x/2", "x/5"]
-
-
-NO_KEY = "no key for this bucket is in the environment, in a profile, or given by an instance role"
-_OF_S3: list[tuple[dict[str, str], str, str]] = [
-    ({"SECRET_ACCESS_KEY": "wrong"}, "in/tables", WRONG_KEY),
-    ({"ACCESS_KEY_ID": "nobody"}, "in/tables", WRONG_KEY),
-    (
-        {"ACCESS_KEY_ID": STRANGER},
-        "in/tables",
-        "access refused: the key in use is not allowed to do that",
-    ),
-    (
-        {"ACCESS_KEY_ID": STRANGER},
-        "in/notes/n1.txt",
-        "access refused: the key in use is not allowed to do that",
-    ),
-    ({"REGION": "eu-west-1"}, "in/tables", "is in region us-east-1: set AWS_REGION to us-east-1"),
-    (
-        {"REGION": "eu-west-1"},
-        "in/notes/n1.txt",
-        "is in region us-east-1: set AWS_REGION to us-east-1",
-    ),
-    (
-        {"SKIP_SIGNATURE": "true"},
-        "in/tables",
-        "the bucket is not public, and AWS_SKIP_SIGNATURE has no key sent",
-    ),
-    ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
-    ({}, "../no-such-bucket/a.csv", "there is no bucket 'no-such-bucket'"),
-    ({}, "nothing", "no file in this folder"),
-    ({}, "in/tables/*.png", "no file matches"),
-    ({"ENDPOINT_URL": "http://127.0.0.1:9"}, "in", "can't be reached"),
-    ({"ALLOW_HTTP": ""}, "in", "AWS_ALLOW_HTTP=true"),
-]
-_OF_AZURE = [
-    ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/tables", WRONG_KEY),
-    ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/notes/n1.txt", WRONG_KEY),
-    (
-        {"STORAGE_ACCOUNT_KEY": "%"},
-        "in/tables",
-        "the key in the environment does not have the form of a key",
-    ),
-    (
-        {"SKIP_SIGNATURE": "true"},
-        "in/tables",
-        "the bucket is not public, and AZURE_SKIP_SIGNATURE has no key sent",
-    ),
-    ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
-]
-
-
-@pytest.mark.parametrize(
-    ("scheme", "given", "path", "said"),
-    [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
-)
-def test_wrong_address_or_key_is_reported_in_a_sentence(
-    store: Store,
-    remote: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    scheme: str,
-    given: dict[str, str],
-    path: str,
-    said: str,
-) -> None:
-    if not store.root.startswith(scheme):
-        pytest.skip("of the other store")
-    now = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
-    wrong = (
-        of_s3(store.endpoint, **given)
-        if scheme == "s3"
-        else now | {f"AZURE_{key}": given[key] for key in given}
-    )
-    monkeypatch.setattr(client, "MAX_RETRIES", 1)
-    caplog.set_level(logging.DEBUG)
-    where = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
-    commands = [["build", where, "--out", str(tmp_path / "out")], ["inspect", where]]
-    if not {"nothing", "in/tables/*.png"} & {path}:
-        (tmp_path / "a.csv").write_text("a\n1\n")
-        commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{where}/out"])
-    with settings(**wrong):
-        for command in commands:
-            assert main(command) in (1, 2)
-            heard = capsys.readouterr()
-            assert said in heard.err, heard.err
-            assert heard.err.count("\n") == 1
-            assert SECRET not in heard.err + heard.out + caplog.text
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("scheme", ["s3", "az"])
-def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
-    """What answers where an instance has no role, and where there is no such service, is no
-    store.
-    """
-    with web_files(Path("/nonexistent")) as nobody:  # 404 to all questions
-        of_azure = {
-            "AZURE_STORAGE_ACCOUNT_NAME": "a",
-            "AZURE_MSI_ENDPOINT": nobody.url,
-            "IDENTITY_ENDPOINT": nobody.url,
-        }
-        given = {
-            "AWS_METADATA_ENDPOINT": nobody.url,
-            "AWS_REGION": "us-east-1",
-            "AWS_CONFIG_FILE": os.devnull,
-        }
-        given |= {
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "AWS_ALLOW_HTTP": "true",
-            "AZURE_ALLOW_HTTP": "true",
-        }
-        monkeypatch.setattr(client, "MAX_RETRIES", 0)
-        with settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
-            next(files.iter_object_stats(f"{scheme}://{BUCKET}/in"), None)

@@ -1,22 +1,18 @@
 """Any range of a remote file has the right bytes with few requests, whatever fails on the way."""
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.web_files import CUT, FAIL, SLOW, WebFiles, web_files
+from kit.web_files import CUT, FAIL, SLOW, WebFiles
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.storage import archives, files
+from recordmill.storage import files
 from recordmill.storage.compression import open_blocks
 from recordmill.storage.file_table import InputFile, read_files
 from recordmill.storage.files import (
-    Bytes,
     Stat,
-    check_unchanged,
     limit_block_memory,
     map_file,
     read_blocks,
@@ -26,31 +22,10 @@ from recordmill.storage.files import (
     stat,
 )
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.stores import client, downloads, objects
-from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.downloads import Downloader
+from recordmill.storage.stores import client
 from recordmill.storage.stores.objects import ObjectStorage
 
 SIZE = 60_000
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 1000)
-    monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 3000)
-    monkeypatch.setattr(objects, "_MAX_GAP_BYTES", 50)
-    storage = ObjectStorage()
-    monkeypatch.setattr(files, "_OBJECT_STORAGE", storage)
-    monkeypatch.setattr(archives, "OBJECT_STORAGE", storage)
-
-
-@pytest.fixture
-def web(tmp_path: Path, small_blocks: None) -> Iterator[WebFiles]:
-    data = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
-    (tmp_path / "a").write_bytes(data.tobytes())
-    (tmp_path / "empty").write_bytes(b"")
-    with web_files(tmp_path) as server:
-        yield server
 
 
 @pytest.mark.parametrize(
@@ -162,69 +137,6 @@ def test_started_range_reads_return_the_bytes_of_the_file(web: WebFiles) -> None
     assert [read().tobytes() for read in reads] == [data[::-1][:20_000], data[::-1][30_000:30_010]]
 
 
-@pytest.mark.parametrize("fault", [FAIL, CUT, SLOW])
-@pytest.mark.parametrize("number", range(12))
-def test_fault_at_any_request_does_not_change_the_bytes(
-    web: WebFiles, fault: str, number: int
-) -> None:
-    web.faults = {number: fault}
-    web.slow.set()
-    data = (web.folder / "a").read_bytes()
-    assert read_range(f"{web.url}/a", 100, 9_000).tobytes() == data[100:9_000]
-    assert read_range(f"{web.url}/a", 50_000, 50_010).tobytes() == data[50_000:50_010]
-
-
-def test_truncated_answer_is_resumed_where_it_ended(web: WebFiles) -> None:
-    stat(f"{web.url}/a")
-    web.requests.clear()
-    web.faults = {0: CUT}
-    read_range(f"{web.url}/a", 0, 1000)
-    assert web.requests == ["GET /a bytes=0-999", "GET /a bytes=500-999"]
-
-
-@pytest.mark.sweep
-def test_answers_that_are_always_truncated_end_in_an_error(web: WebFiles) -> None:
-    stat(f"{web.url}/a")
-    web.faults = dict.fromkeys(range(1, 1000), CUT)
-    with pytest.raises(OSError, match="the store failed"):
-        read_range(f"{web.url}/a", 0, 1000)
-    web.faults = {}
-    assert read_range(f"{web.url}/a", 0, 1000).tobytes() == (web.folder / "a").read_bytes()[:1000]
-
-
-def test_object_that_changed_since_the_plan_is_an_error(web: WebFiles) -> None:
-    url, path = f"{web.url}/a", web.folder / "a"
-    planned = stat(url)
-    assert planned == Stat(SIZE, 0, planned.etag)
-    read_range(url, 0, 10)
-    path.write_bytes(path.read_bytes()[::-1])
-    check_unchanged(url, planned, "a")  # all that was read came from what was planned
-    assert read_range(url, 30_000, 30_010).tobytes() == path.read_bytes()[30_000:30_010]
-    with pytest.raises(DataError, match="a: changed while it was read"):
-        check_unchanged(url, planned, "a")
-    with pytest.raises(DataError, match="changed while it was read"):
-        list(read_files([InputFile(0, "a", url, planned)], np.empty(SIZE, np.uint8)))
-
-
-def test_range_is_never_mixed_of_two_contents(
-    web: WebFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, path = f"{web.url}/a", web.folder / "a"
-    stat(url)
-    fetch, old = Downloader.fetch_range, path.read_bytes()
-
-    def replacing(self: Downloader, address: Address, about: Stat, start: int, into: Bytes) -> None:
-        fetch(self, address, about, start, into)
-        if start == 0:
-            # in one step, as a store replaces an object: the server may be sending the old one
-            new = web.folder / "new"
-            new.write_bytes(old[::-1])
-            new.replace(path)
-
-    monkeypatch.setattr(Downloader, "fetch_range", replacing)
-    assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
-
-
 def test_unreachable_object_is_reported_in_a_sentence(
     web: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,21 +166,6 @@ def test_remote_files_are_listed_as_on_a_disk(web: WebFiles) -> None:
     files._OBJECT_STORAGE.stat(f"{web.url}/list.txt")
     with pytest.raises(UsageError, match=re.escape("'/etc/passwd' leads out of its folder there")):
         list_inputs([f"@{web.url}/list.txt"])
-
-
-@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-def test_forked_process_refuses_to_read_a_store(web: WebFiles) -> None:
-    url = f"{web.url}/a"
-    read_range(url, 0, 20_000)
-    if (child := os.fork()) == 0:
-        said = []
-        for start, stop in (30_000, 30_010), (0, 20_000):  # by one request, and by many
-            try:
-                read_range(url, start, stop)
-            except OSError as error:
-                said.append(error.strerror)
-        os._exit(0 if len(said) == 2 and all("start it by spawn" in text for text in said) else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_block_cache_stays_within_the_memory_of_each_call(web: WebFiles) -> None:
