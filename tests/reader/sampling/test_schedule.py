@@ -1,0 +1,123 @@
+"""Hosts and workers share the steps of an epoch, and others resume."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.samplers import make_sampler
+
+from recordmill.base.errors import UsageError
+from recordmill.options.parsers import SHUFFLE_MODES
+from recordmill.reader.sampling.sampler import (
+    FileExtent,
+)
+from recordmill.reader.sampling.schedule import EpochSteps, Schedule
+
+
+def flat(parts: Iterable[list[int]]) -> list[int]:
+    return list(chain.from_iterable(parts))
+
+
+@given(
+    files=st.lists(
+        st.builds(FileExtent, st.integers(0, 25), st.integers(1, 500)),
+        min_size=1,
+        max_size=4,
+    ),
+    mode=st.sampled_from(SHUFFLE_MODES),
+    batch=st.integers(1, 9),
+    hosts=st.integers(1, 5),
+    later=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]),
+    cut=st.integers(0, 40),
+    at_once=st.integers(1, 4),
+)
+def test_hosts_share_every_epoch_and_other_hosts_resume(
+    files: list[FileExtent],
+    mode: object,
+    batch: int,
+    hosts: int,
+    later: int,
+    end: str,
+    cut: int,
+    at_once: int,
+) -> None:
+    records = sum(file.records for file in files)
+
+    def run(schedules: list[Schedule]) -> list[list[int]]:
+        """The records that count of each step of all hosts, in order."""
+        per_host = []
+        for schedule in schedules:
+            steps: list[list[int]] = []
+            for stretch in schedule.step_ranges(at_once):
+                numbers, mask = schedule.record_numbers(stretch), schedule.mask(stretch)
+                for i in range(stretch.num_steps):
+                    rows = slice(i * batch, (i + 1) * batch)
+                    steps.append(numbers[rows][mask[rows]].tolist())
+            assert schedule.remaining_steps == len(steps)
+            per_host.append(steps)
+        assert len({len(steps) for steps in per_host}) == 1
+        return [flat(step) for step in zip(*per_host, strict=True)]
+
+    def schedules(count: int) -> list[Schedule]:
+        sampler = make_sampler(mode, files, 5)
+        return [
+            Schedule(sampler, EpochSteps(records, batch, end, count, i), end_epoch=2)
+            for i in range(count)
+        ]  # type: ignore[arg-type]
+
+    try:
+        whole = run(schedules(hosts))
+        others = schedules(later)
+    except UsageError:
+        assert end == "short"
+        return
+    if end != "drop":
+        assert sorted(flat(whole)) == sorted([*range(records)] * 2)
+    elif records:
+        assert max(Counter(flat(whole)).values(), default=0) <= 2
+    cut = min(cut, len(whole))
+    state = schedules(hosts)[0].skip_steps(cut).state()
+    assert run([one.resume(state) for one in schedules(hosts)]) == whole[cut:]
+    try:
+        rest = run([one.resume(state) for one in others])
+    except UsageError:
+        assert end == "short"
+        return
+    seen = whole[:cut]
+    if end != "drop":
+        assert sorted(flat(seen) + flat(rest)) == sorted([*range(records)] * 2)
+    else:
+        assert max(Counter(flat(seen) + flat(rest)).values(), default=0) <= 2
+
+
+@given(
+    mode=st.sampled_from(SHUFFLE_MODES),
+    records=st.integers(1, 200),
+    batch=st.integers(1, 9),
+    workers=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]),
+    begun=st.integers(0, 50),
+    at_once=st.integers(1, 4),
+)
+def test_workers_take_the_steps_in_turn(
+    mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
+) -> None:
+    sampler = make_sampler(mode, [FileExtent(records, 10 * records)], 5)
+    whole = Schedule(sampler, EpochSteps(records, batch, end), end_epoch=3)  # type: ignore[arg-type]
+    assert whole.remaining_steps is not None
+    schedule = whole.skip_steps(min(begun, whole.remaining_steps))
+
+    def steps(schedule: Schedule, every: int, by_windows: bool) -> list[list[int]]:
+        found = []
+        for stretch in schedule.step_ranges(at_once, stop_at_windows=by_windows, step_stride=every):
+            numbers = schedule.record_numbers(stretch).tolist()
+            found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.num_steps)]
+        return found
+
+    truth = steps(schedule, 1, False)
+    for worker in range(min(workers, len(truth))):
+        for by_windows in (False, True):
+            assert steps(schedule.skip_steps(worker), workers, by_windows) == truth[worker::workers]
