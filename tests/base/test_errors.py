@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-from recordmill.base.documents import InvalidValueError
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
 from recordmill.base.messages import render
 from recordmill.base.option_names import option
@@ -29,8 +28,3 @@ def test_pickled_error_keeps_its_text_and_options(error: RecordmillError) -> Non
     )
     assert received_text == text
     assert "--" in text
-
-
-def test_pickled_invalid_value_error_keeps_its_reason_and_place() -> None:
-    received = pickle.loads(pickle.dumps(InvalidValueError("is 7", "parts[3]")))
-    assert (received.reason, received.place) == ("is 7", "parts[3]")

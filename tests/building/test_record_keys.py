@@ -15,7 +15,7 @@ from recordmill.building.record_keys import (
     encode_key_values,
     find_split_names,
 )
-from recordmill.options.order import BuildOrder, parse_splits
+from recordmill.options.order import BuildOrder
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
@@ -137,15 +137,6 @@ def test_splits_have_the_requested_sizes_and_do_not_depend_on_the_seed() -> None
     )
     assert one == other != reseeded
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
-
-
-def test_splits_are_parsed_in_every_form() -> None:
-    pairs = (("train", 0.75), ("test", 0.25))
-    for said in (pairs, list(pairs), dict(pairs), "train=0.75, test=0.25"):
-        assert parse_splits(said, "splits") == pairs  # type: ignore[arg-type]
-    for odd in (5, ("train", 0.75), [("train",)], {"train": None}, {3: 1.0}, "train", "=1"):
-        with pytest.raises(UsageError, match="NAME=FRACTION"):
-            parse_splits(odd, "splits")  # type: ignore[arg-type]
 
 
 def test_split_group_is_never_divided_between_splits() -> None:

@@ -5,97 +5,22 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.batches import table_of
-from kit.data_sets import write_data_set
 from kit.files import tree
+from kit.image_sets import JPEG, PNG, SCHEMA, check, made, metadata, table, write_images
 from kit.runs import WAYS_TO_READ, read_in_each_way
-from PIL import Image
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build import build
-from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read import read
 from recordmill.records.writers import files as file_names
 from recordmill.records.writers.files import FileLayout, FilesWriter
-from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Feature, Schema
 
 PIECE_BYTES = 10_000
-
-JPEG, PNG = b"\xff\xd8\xff\xe0 the rest of a JPEG", b"\x89PNG\r\n\x1a\n the rest of a PNG"
-SCHEMA = Schema(
-    (
-        Feature("image", "bytes"),
-        Feature("source", "string"),
-        Feature("id", "int64", (), True),
-        Feature("boxes", "float32", (None, 2)),
-    )
-)
-
-
-def table(
-    names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA
-) -> pa.Table:
-    """A row per name; without values each has a JPEG of its own."""
-    columns = {
-        "image": values or [JPEG + str(row).encode() for row in range(len(names))],
-        "source": names,
-        "id": list(range(100, 100 + len(names))),
-        "boxes": [[[row, 0.5]] * (row % 3) for row in range(len(names))],
-    }
-    return table_of(columns, schema)
-
-
-def made(
-    folder: Path,
-    names: list[str | None],
-    values: list[bytes | None] | None = None,
-    split: str = "train",
-) -> Path:
-    return write_data_set(folder / "out", {split: table(names, values)}, SCHEMA, shards=2)
-
-
-def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (result.files[split][0] / "metadata.jsonl").read_text().splitlines()
-    ]
-
-
-def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
-    """A line per record in order, a file of its own for each that has one, and no other. Gives the
-    names.
-    """
-    folder = result.files[split][0]
-    lines = metadata(result, split)
-    assert [line["id"] for line in lines] == rows["id"].to_pylist()
-    names = [line["file_name"] for line in lines]
-    assert [next(iter(line)) for line in lines] == ["file_name"] * len(lines)
-    found = tree(folder)
-    assert found.pop("metadata.jsonl")
-    assert found == {
-        name: value
-        for name, value in zip(names, rows["image"].to_pylist(), strict=True)
-        if name is not None
-    }
-    assert len(found) == len(rows) - rows["image"].null_count
-    assert [path.name for path in folder.parent.iterdir() if path.name != "_read.json"] == [split]
-    return names
-
-
-def write_images(folder: Path, names: list[str]) -> None:
-    for seed, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (5 + seed % 7, 4), (seed % 256, 0, 99)).save(
-            path, "PNG" if path.suffix == ".png" else "JPEG"
-        )
 
 
 def test_images_survive_a_round_trip_with_names_and_labels(tmp_path: Path) -> None:
@@ -387,81 +312,6 @@ def test_files_without_a_name_are_numbered(tmp_path: Path, monkeypatch: pytest.M
         == 9
     )
     assert sorted(tree(tmp_path / "to2" / "train"))[:3] == ["100.jpg", "101.png", "102.gif"]
-
-
-def test_source_with_few_values_is_not_used_for_names(tmp_path: Path) -> None:
-    names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
-    result = read(made(tmp_path, names), tmp_path / "to", to="files")
-    assert check(result, table(names))[0] == "00000000.jpg"
-    assert any('name_feature="source"' in note for note in result.notes)
-
-
-def test_feature_of_the_files_is_chosen(tmp_path: Path) -> None:
-    schema = Schema(
-        (
-            *(Feature(name, "bytes") for name in ("left", "right", "mask")),
-            *(Feature(name, "string") for name in ("text", "file_name")),
-            Feature("n", "int64", (None,)),
-        )
-    )
-    arrow = to_arrow(schema)
-    columns = [[JPEG] * 3, [PNG] * 3, [b"mask"] * 3, ["a", "ü", ""], ["x", "y", "z"], [[1]] * 3]
-    rows = pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)],
-        schema=arrow,
-    )
-    out = write_data_set(tmp_path / "out", {"train": rows}, schema)
-    for options, message in (
-        ({}, "2 features hold encoded images .left, right.; choose with file_feature="),
-        ({"file_feature": "nope"}, 'file_feature="nope": no such feature; there are left, right'),
-        ({"file_feature": "n"}, r"one bytes or string value; n is int64 \[\?\]"),
-        (
-            {"file_feature": "left", "name_feature": "n"},
-            'name_feature="n": a file name must be one text',
-        ),
-        ({"file_feature": "left", "name_feature": "left"}, "name another one"),
-        ({"file_feature": "left", "name_feature": "nope"}, 'name_feature="nope": no such feature'),
-        (
-            {"to": "parquet", "file_feature": "left"},
-            'file_feature="left": works only with to="files", not with to="parquet"',
-        ),
-        ({"columns": "n,text,mask,left,right"}, "2 features hold encoded images"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            read(out, tmp_path / "to", **{"to": "files", **options})
-    assert not (tmp_path / "to").exists()
-    assert (
-        tree(read(out, tmp_path / "a", to="files", columns="n,mask").paths[0])["00000002.bin"]
-        == b"mask"
-    )
-    assert "00000000.png" in tree(
-        read(out, tmp_path / "b", to="files", columns="right,mask").paths[0]
-    )
-    result = read(out, tmp_path / "c", to="files", file_feature="text", columns="text,file_name,n")
-    assert metadata(result)[0] == {"file_name": "00000000.txt", "file_name_": "x", "n": [1]}
-    assert tree(tmp_path / "c" / "train")["00000001.txt"] == "ü".encode()
-    result = read(
-        out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", columns="n"
-    )
-    assert metadata(result)[0] == {"file_name": "x.jpg", "n": [1]}
-
-
-def test_converted_feature_is_refused_as_files(tmp_path: Path) -> None:
-    write_images(tmp_path / "raw", [f"{number}.png" for number in range(3)])
-    build(tmp_path / "raw", tmp_path / "ds", kind="images")
-    with pytest.raises(UsageError, match="one bytes or string value; image is uint8"):
-        read(tmp_path / "ds", tmp_path / "to", to="files", decode_images=True, resize="4x4")
-    schema = Schema((Feature("text", "string"),))
-    texts = write_data_set(
-        tmp_path / "texts",
-        {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))},
-        schema,
-    )
-    with pytest.raises(
-        UsageError,
-        match=r"no feature holds one bytes value.*file_feature= also takes a text feature: text",
-    ):
-        read(texts, tmp_path / "to", to="files")
 
 
 def test_read_to_files_on_the_command_line(

@@ -20,10 +20,8 @@ from hypothesis.extra.numpy import arrays
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.statistics.element_sketch import MAX_ELEMENTS, ElementSketch
-from recordmill.statistics.feature_statistics import ElementStatistics
 
 DTYPES = ("float16", "float32", "float64", "bool", "uint8", "int16", "int64")
-FIGURES = ("finite", "mean", "variance", "min", "max", "q01", "q50", "q99")
 
 
 def sketch_of(values: np.ndarray[Any, Any], keys: np.ndarray[Any, Any]) -> ElementSketch:
@@ -290,17 +288,3 @@ def test_elements_are_shown_by_stats_and_json(robot: Path) -> None:
     figures = {one["name"]: one for one in document["train"]["features"]}
     assert len(figures["action"]["elements"]["mean"]) == 14
     assert "elements" not in figures["ragged"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"sampled": 1}', '{"sampled": "x", "finite": [1]}', "[" * 100_000, "NaN"],
-)
-def test_elements_in_another_form_are_ignored(text: str) -> None:
-    assert ElementStatistics.from_json(text) is None
-
-
-@pytest.mark.parametrize("wrong", [5, [], [[1]], ["a"], None])
-def test_elements_with_a_wrong_array_are_ignored(wrong: Any) -> None:
-    document = {name: [1.0] for name in FIGURES} | {"sampled": 1, "q99": wrong}
-    assert ElementStatistics.from_json(json.dumps(document)) is None

@@ -12,23 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from kit.child_processes import ONE, start
-from kit.store_server import Store
+from kit.write_pipelines import beam, rows, run_pipeline
 
-beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
-
-from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
-
-import recordmill  # noqa: E402
-from recordmill.base.errors import UsageError  # noqa: E402
-from recordmill.building import commit  # noqa: E402
-from recordmill.schemas.arrow import to_arrow  # noqa: E402
-from recordmill.schemas.feature import Feature, Schema  # noqa: E402
-from recordmill.shards import run as runs  # noqa: E402
-from recordmill.shards.manifest import load_manifest  # noqa: E402
-from recordmill.storage.folders import find_files, list_names  # noqa: E402
-from recordmill.transforms import BatchDicts, ReadShards, WriteShards, build_stages, write_shards  # noqa: E402
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.manifest import load_manifest
+from recordmill.storage.folders import find_files, list_names
+from recordmill.transforms import BatchDicts, ReadShards, WriteShards, write_shards
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
 
@@ -57,10 +52,6 @@ def write(
         shard.name: (out / part.folder / shard.name).read_bytes()
         for _, _, shard in load_manifest(out).shards()
     }
-
-
-def rows(count: int) -> list[dict[str, Any]]:
-    return [{"x": i, "text": f"row {i}"} if i % 3 else {"x": i} for i in range(count)]
 
 
 def test_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
@@ -331,118 +322,6 @@ def test_run_started_in_another_process_leaves_the_live_run_alone(tmp_path: Path
     runs = [name for name in list_names(out) if name.startswith("_run-")]
     assert len(runs) == 2  # the other's is its own, and is left to its lease
     assert find_files(first.job_folder.run_path()) == before
-
-
-def run_pipeline(out: Path | str, *flags: str) -> None:
-    pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
-    _ = (
-        pipeline
-        | beam.Create([{"x": i} for i in range(50)])
-        | BatchDicts(10)
-        | WriteShards(str(out), ONE)
-    )
-    pipeline.run().wait_until_finish()
-
-
-@pytest.mark.parametrize("dies", ["put_if_absent", "finish_output"])
-def test_commit_that_died_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
-) -> None:
-    inner = build_stages.commit_shared_build
-
-    class DiedError(BaseException):
-        pass
-
-    def twice(*args: Any) -> Any:
-        args = (*args[:2], list(args[2]))
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                runs if dies == "put_if_absent" else commit,
-                dies,
-                lambda *args: (_ for _ in ()).throw(DiedError()),
-            )
-            with pytest.raises(DiedError):
-                inner(*args)
-        first = inner(*args)
-        assert inner(*args) == first
-        return first
-
-    monkeypatch.setattr(build_stages, "commit_shared_build", twice)
-    run_pipeline(tmp_path / "out")
-    assert recordmill.verify(tmp_path / "out") == []
-    assert load_manifest(tmp_path / "out").records == {"train": 50}
-
-
-@pytest.mark.sweep
-def test_pipeline_that_runs_twice_makes_two_generations(tmp_path: Path) -> None:
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    rows = pipeline | beam.Create([{"x": i} for i in range(50)])
-    _ = rows | BatchDicts(10) | WriteShards(str(tmp_path / "out"), ONE, overwrite=True)
-    for generation in (1, 2):
-        pipeline.run().wait_until_finish()
-        assert load_manifest(tmp_path / "out", generation).records == {"train": 50}
-    assert (
-        load_manifest(tmp_path / "out", 1).run["id"] != load_manifest(tmp_path / "out", 2).run["id"]
-    )
-
-
-@pytest.mark.sweep
-def test_worker_processes_with_repeated_bundles_write_to_disk_and_store(
-    tmp_path: Path, store: Store
-) -> None:
-    flags = (
-        "--direct_running_mode=multi_processing",
-        "--direct_num_workers=2",
-        "--direct_runner_bundle_repeat=1",
-    )
-    for out in (str(tmp_path / "out"), f"{store.root}/out"):
-        run_pipeline(out, *flags)
-        manifest = load_manifest(out)
-        assert manifest.records == {"train": 50}
-        assert recordmill.verify(out) == []
-        assert {name.split("/")[0] for name in find_files(out) if name[:5] == "data-"} == {
-            manifest.parts[0].folder
-        }
-        assert not [name for name in find_files(out) if f"_run-{manifest.run['id']}" in name]
-        assert sorted(recordmill.open(out).to_numpy()["x"].tolist()) == list(range(50))
-
-
-def test_read_shards_reads_what_write_shards_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_pipeline(tmp_path / "out")
-    monkeypatch.chdir(tmp_path)
-    found: list[int] = []
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        batches = pipeline | ReadShards("out", ["x"])
-        assert batches.element_type.__name__ == "RecordBatch"
-        _ = (
-            batches
-            | beam.Map(lambda batch: sorted(batch.column("x").to_pylist()))
-            | beam.Map(found.extend)
-        )
-    assert sorted(found) == list(range(50)) or not found  # the runner may hand over copies
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    batches = pipeline | ReadShards(["out"])
-    _ = batches | WriteShards(str(tmp_path / "again"), ONE)
-    result = pipeline.run()
-    result.wait_until_finish()
-    assert (
-        load_manifest(tmp_path / "again").parts[0].splits
-        == load_manifest(tmp_path / "out").parts[0].splits
-    )
-    counters = {
-        (one.key.step, one.key.metric.name): one.committed
-        for one in result.metrics().query()["counters"]
-    }
-    assert sum(count for (_, name), count in counters.items() if name == "records_read") == 100
-    assert counters["WriteShards/Shard/MakeShards", "records_written"] == 50
-    for wrong, message in ((["y"], "no such feature"), (["x"], "no such file")):
-        with (
-            pytest.raises(Exception, match=message),
-            beam.Pipeline(runner=FnApiRunner()) as pipeline,
-        ):
-            _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
 
 
 @pytest.mark.sweep

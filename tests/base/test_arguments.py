@@ -1,0 +1,82 @@
+"""Wrong arguments of public functions are explained by name and type, and other errors stay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recordmill.base.arguments import suggest_fields, suggest_keywords
+from recordmill.base.errors import UsageError, WrongTypeError
+
+
+@suggest_keywords
+def build(
+    source: str | os.PathLike[str],
+    rows: int | None = None,
+    share: float = 0.5,
+    names: Sequence[str] = (),
+    size: tuple[int, int] = (1, 1),
+    is_open: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    if rows is not None:
+        range(rows)
+    return f"{os.fspath(source)} {rows} {share + 1} {'-'.join(names)} {sum(size)} {is_open}"
+
+
+def test_right_arguments_are_passed_on() -> None:
+    assert build("a", np.int64(3), names=("x", "y")) == "a 3 1.5 x-y 2 False"  # type: ignore[arg-type]
+    assert build.__name__ == "build"
+
+
+def test_unknown_keyword_names_the_closest_one() -> None:
+    with pytest.raises(TypeError, match=r"^build has no option rowz; did you mean rows"):
+        build("a", rowz=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source": 7}, "build: source is a path, not 7"),
+        ({"source": "a", "rows": "many"}, "build: rows is a whole number or None, not 'many'"),
+        ({"source": "a", "share": "x"}, "build: share is a number, not 'x'"),
+        ({"source": "a", "names": [1]}, "build: names is a list of "),
+        ({"source": "a", "size": ("x", "y")}, "build: size is a list of 2 "),
+    ],
+)
+def test_argument_of_a_wrong_type_is_named_with_the_expected_one(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(WrongTypeError) as error:
+        build(**arguments)
+    assert str(error.value).startswith(message)
+
+
+@suggest_fields
+class Options:
+    def __init__(self, rows: int) -> None:
+        self.rows = rows + 0
+
+    def check(self, limit: int) -> None:
+        if self.rows > limit:
+            raise UsageError("too many rows")
+        if limit == 99:
+            raise ValueError("a bug")
+
+
+def test_constructor_and_methods_of_a_class_explain_their_arguments() -> None:
+    with pytest.raises(WrongTypeError, match=r"^Options: rows is a whole number, not 'x'"):
+        Options("x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="check has no option limits; did you mean limit"):
+        Options(1).check(limits=3)  # type: ignore[call-arg]
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(UsageError, match=r"^too many rows$"):
+        Options(9).check(3)
+    with pytest.raises(ValueError, match=r"^a bug$"):
+        Options(9).check(99)

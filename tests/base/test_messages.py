@@ -1,0 +1,83 @@
+"""Messages keep their options through fields, joins and pickles, and never show a password."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from recordmill.base.messages import (
+    Message,
+    OptionMention,
+    join_messages,
+    redact_passwords,
+    render,
+    shorten,
+)
+from recordmill.base.option_names import option
+
+
+def as_flag(mention: OptionMention) -> str:
+    return f"--{mention.name.replace('_', '-')} {mention.value}"
+
+
+def test_option_in_a_nested_message_is_shown_in_the_requested_spelling() -> None:
+    inner = Message("use {max_rejects}", max_rejects=option("max_rejects", 3))
+    message = Message("{file} is bad; {remedy}", file="a.csv", remedy=inner)
+    assert str(message) == "a.csv is bad; use max_rejects=3"
+    assert render(message, as_flag) == "a.csv is bad; use --max-rejects 3"
+    assert [mention.name for mention in message.mentions()] == ["max_rejects"]
+
+
+def test_pickled_message_keeps_its_options() -> None:
+    message = Message("use {seed}", seed=option("seed", 7))
+    again = pickle.loads(pickle.dumps(message))
+    assert render(again, as_flag) == "use --seed 7"
+    assert again == message
+
+
+def test_field_that_looks_like_a_template_is_shown_as_it_is() -> None:
+    message = Message("{file}: {reason}", file="{reason}", reason="{0} {}")
+    assert str(message) == "{reason}: {0} {}"
+    assert str(join_messages(" {x} ", ["{a}", "b"])) == "{a} {x} b"
+
+
+def test_joined_messages_keep_their_options() -> None:
+    joined = join_messages("; ", [option("seed", 1), "or", Message("{x}", x=option("name", "a"))])
+    assert render(joined, as_flag) == "--seed 1; or; --name a"
+
+
+def test_format_that_would_lose_an_option_is_an_error_in_tests() -> None:
+    mention = option("seed", 1)
+    for use in (lambda: f"{mention}", lambda: mention + "x", lambda: "x" + mention):
+        with pytest.raises(TypeError, match="would be lost"):
+            use()
+    assert f"{Message('no option {x}', x=1)}" == "no option 1"
+
+
+def test_value_of_an_option_is_written_as_python_writes_it() -> None:
+    assert option("splits", {"a": 0.5}) == 'splits={"a": 0.5}'
+    assert option("shuffle", False) == "shuffle=False"
+    assert option("out", Path("a/b")) == 'out="a/b"'
+    assert option("out") == "out="
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("s3://key:secret@bucket/x", "s3://***@bucket/x"),
+        ("see https://me:p/w?#@host/a.", "see https://***@host/a."),
+        ("https://token@host/a", "https://***@host/a"),
+        ("https://host:8080/a@b", "https://host:8080/a@b"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("mail me@host", "mail me@host"),
+    ],
+)
+def test_passwords_of_urls_are_replaced(text: str, redacted: str) -> None:
+    assert redact_passwords(text) == redacted
+    assert render(Message("{url}", url=text), as_flag) == redacted
+
+
+def test_short_message_keeps_its_parts_and_a_long_one_is_cut() -> None:
+    message = Message("use {seed}", seed=option("seed", 7))
+    assert shorten(message, 100) is message
+    assert shorten(message, 5) == "use s"

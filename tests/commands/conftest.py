@@ -1,0 +1,5 @@
+"""Fixtures of the tests of commands."""
+
+from kit.command_sets import out
+
+__all__ = ["out"]

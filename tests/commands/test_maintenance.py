@@ -1,0 +1,56 @@
+"""Verify, status and clean print what they find, and exit with 1 if it is a problem."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from kit.data_sets import FOLDER
+from kit.runs import run_command
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.shards.run import RunFolder
+
+
+def test_verify_prints_problems_and_exits_with_1(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = run_command(capsys, "verify", out)
+    assert (code, text, error.splitlines()[-1]) == (0, "", "43 records checked: nothing is wrong")
+    shard = out / FOLDER / "train-00000-of-00002.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    code, text, _ = run_command(capsys, "verify", out)
+    assert code == 1
+    assert f"{shard}: byte" in text
+    code, text, _ = run_command(capsys, "verify", out, "--json")
+    assert code == 1
+    assert {finding["file"] for finding in json.loads(text)["findings"]} == {str(shard)}
+    (out / "manifest.json").unlink()
+    assert "(mended)" in run_command(capsys, "verify", out, "--mend")[1]
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_remains_of_a_killed_build_are_listed_by_status_and_removed_by_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    built = recordmill.build({"a": [1, 2, 3]}, out)
+    live = RunFolder.create(out)
+    if (child := os.fork()) == 0:
+        (RunFolder.create(out).data / "shard").write_bytes(b"half")
+        os._exit(0)
+    os.waitpid(child, 0)
+    dead = next(path for path in out.glob("_run-*") if path != live.path)
+    before = sorted(path for path in out.rglob("*") if dead not in path.parents and path != dead)
+    assert main(["clean", str(out)]) == 0
+    heard = capsys.readouterr()
+    assert heard.out.splitlines() == [str(dead / "data" / "shard"), str(dead / "lock")]
+    assert heard.err == "1 killed run, 2 files: left there; --remove removes them\n"
+    assert main(["clean", str(out), "--remove", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["left"][str(out)]) == [dead.name]
+    assert sorted(out.rglob("*")) == before
+    assert recordmill.clean(out) == {}
+    assert len(recordmill.open(built.out)) == 3
+    live.close()
+    assert main(["clean", str(tmp_path / "nothing")]) == 2

@@ -1,0 +1,73 @@
+"""Each module with behaviour of its own has a test file of its name, so its tests are found."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from rooms import ROOMS, ROOT, installed, modules, parsed
+
+# A module of fewer statements may be tested with the module that uses it.
+MIN_STATEMENTS = 60
+
+_DECLARATIONS = "has declarations only; tests/contract/test_served_options.py tries each option"
+_GENERATED = "is written by docs/make_reference.py, and tests/contract/test_options.py compares it"
+# path of a module: why it has no test file of its name
+EXCEPTIONS: dict[str, str] = {
+    "base/library.py": "tests/native/test_levels.py calls the library, and test_texts.py its header",
+    "options/build.py": _DECLARATIONS,
+    "options/calls.py": "tests/contract/test_options.py and test_wrong_calls.py test all calls",
+    "options/declare.py": "tests/contract/test_options.py tests each declared option",
+    "options/keywords.py": _GENERATED,
+    "options/parser.py": "tests/sources/parser/test_function.py tests the option",
+    "options/read.py": _DECLARATIONS,
+    "pipelines/read_beam.py": "tests/exporting/test_worker_tasks.py compares it with threads",
+    "preprocessing/graph.py": "tests/preprocessing/test_serving.py needs each of its results",
+    "reader/options/keywords.py": _GENERATED,
+    "sources/csv/options.py": _DECLARATIONS,
+}
+
+
+def count_statements(path: Path) -> int:
+    """Returns the number of statements of a module, without docstrings."""
+    return sum(
+        isinstance(node, ast.stmt)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in ast.walk(parsed(path))
+    )
+
+
+def find_test_file(module: Path) -> Path:
+    """Returns the path of the test file of a module, whether it exists or not."""
+    name = installed(module)
+    return ROOT / "tests" / name.with_name(f"test_{name.stem}.py")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_module_with_behaviour_has_a_test_file_of_its_name(room: str) -> None:
+    missing = [
+        f"{installed(path)}: add {find_test_file(path).relative_to(ROOT)}, or name a reason in "
+        "EXCEPTIONS"
+        for path in modules(room)
+        if path.name != "__init__.py"
+        and installed(path).as_posix() not in EXCEPTIONS
+        and count_statements(path) >= MIN_STATEMENTS
+        and not find_test_file(path).exists()
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_exception_is_a_module_that_would_need_a_test_file() -> None:
+    paths = {installed(path).as_posix(): path for room in ROOMS for path in modules(room)}
+    for name in EXCEPTIONS:
+        assert count_statements(paths[name]) >= MIN_STATEMENTS, name
+        assert not find_test_file(paths[name]).exists(), name
+
+
+def test_test_file_has_a_test() -> None:
+    """An empty file would satisfy the rule."""
+    empty = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "def test_" not in path.read_text(encoding="utf-8")
+    ]
+    assert not empty, empty

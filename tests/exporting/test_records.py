@@ -1,0 +1,89 @@
+"""Records are sampled and filtered before they are converted, whatever their files are called."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
+from kit.files import flip
+from kit.filtered_sets import ids, make_filtered_set
+
+from recordmill.base.errors import DataError
+from recordmill.pipelines.read import read
+from recordmill.records.writers.npy import open_columns
+from recordmill.shards import cutting
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_filtered_set(tmp_path_factory.mktemp("filters"))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 8_000)
+
+
+def test_samples_have_the_requested_share_and_are_nested(out: Path, tmp_path: Path) -> None:
+    small, large, other, none, every = (
+        set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
+        for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
+    )
+    assert 30 < len(small) < 90 < 140 < len(large) < 220
+    assert small < large
+    assert large != other
+    assert (none, every) == (set(), set(range(300)))
+
+
+def test_sample_does_not_depend_on_how_files_are_named(out: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "moved"
+    shutil.copytree(out, moved)
+    files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
+    ways = [
+        out,
+        moved,
+        moved / FOLDER,
+        str(moved / FOLDER / "train-*"),
+        files,
+        [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)],
+    ]
+    found = [
+        ids(read(way, tmp_path / str(number), sample=0.3, seed=5))
+        for number, way in enumerate(ways)
+    ]
+    assert found == found[:1] * len(ways)
+    assert 50 < len(found[0]) < 130
+    assert [i % 100 for i in found[0] if i < 100] != [
+        i % 100 for i in found[0] if 100 <= i < 200
+    ], "the files have samples of their own"
+    (moved / FOLDER).rename(moved / "data-other")
+    again = tmp_path / "again"
+    shutil.copytree(moved / "data-other", again / "deep" / "shards")
+    assert ids(read(again / "deep" / "shards", tmp_path / "to", sample=0.3, seed=5)) == found[0]
+
+
+def test_records_are_filtered_before_conversion(out: Path, tmp_path: Path) -> None:
+    """What is filtered out is not converted, so it can't be bad there; damage is found all the
+    same.
+    """
+    options: dict[str, Any] = {"pad": "words=1:", "to": "npy"}
+    with pytest.raises(DataError, match="more than the length of 1"):
+        read(out, tmp_path / "a", **options)
+    result = read(out, tmp_path / "b", where="len(words) < 2", **options)
+    assert (result.written, result.filtered, result.rejected) == (200, 100, 0)
+    result = read(out, tmp_path / "c", where="id % 2 = 0", max_rejects=100, **options)
+    assert (result.read, result.written, result.filtered, result.rejected) == (300, 100, 150, 50)
+    assert len(open_columns(result.paths[0])["id"]) == 100
+
+
+def test_damaged_record_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
+    flip(next((out / FOLDER).glob("train-*")), 30)
+    result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)
+    assert (result.read, result.written, result.filtered, result.reject_reasons) == (
+        50,
+        10,
+        39,
+        {"crc": 1},
+    )

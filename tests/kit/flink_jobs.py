@@ -1,0 +1,17 @@
+"""Jobs of a server that looks like Flink's."""
+
+from pathlib import Path
+
+from recordmill.pipelines.remote.flink import JobNote
+from recordmill.shards.dead_runs import JOB_NOTE_NAME
+from recordmill.shards.run import RunFolder
+
+JOB = "0" * 31 + "1"
+
+
+def orphan(out: Path, note: JobNote) -> Path:
+    """A run folder as a driver leaves it that was killed while its job was at work."""
+    folder = RunFolder.create(out, uses_engine=True)
+    (folder.path / JOB_NOTE_NAME).write_bytes(note.to_json())
+    folder.release()
+    return folder.path

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of transforms."""
+
+from kit.transform_sets import inputs, out, raw
+
+__all__ = ["inputs", "out", "raw"]

@@ -1,0 +1,140 @@
+"""Declared steps give the values of their definition, and rows outside of it are rejects."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recordmill
+from recordmill.base.errors import DataError
+from recordmill.pipelines.build import build
+
+STEPS = {
+    "exact": {"from": "n", "clip": [1_700_000_001, 1_700_000_003]},
+    "inner": {"from": "i", "clip": [0.5, 5.5]},
+    "open": {"from": "i", "clip": [None, 2]},
+    "real": {"from": "f", "clip": [0.1, 0.7]},
+    "some": {"from": "m", "clip": [None, 3]},
+    "filled": {"from": "m", "impute": 1e15},
+    "bucket": {"from": "s", "hash": 7},
+    "numbers": {"from": "i", "hash": 5},
+    "words": {"from": "s", "tokenize": {"lower": True}},
+    "parts": {"from": "s", "tokenize": {"separator": "-"}},
+    "frequent": {"from": "s", "vocabulary": {"min_count": 3, "oov_buckets": 0}},
+    "known": {"from": "s", "vocabulary": {"top_k": 1, "oov_buckets": 2}},
+}
+
+
+def test_values_of_clip_hash_tokenize_and_vocabulary(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    texts = ["Ab c", "x-y", "x-y", "Ab c", "Ab c", "é", "q Q"]
+    whole = [-3, 0, 1, 5, 6, 2**62, -(2**62)]
+    data = {
+        "n": 1_700_000_000 + np.arange(7),
+        "i": np.array(whole),
+        "f": np.array([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, -1.0]),
+        "m": [None, 1, 2, 3, 4, None, 2**53 + 1],
+        "s": texts,
+    }
+    dropped = dict.fromkeys(data, "keep")
+    build(data, tmp_path / "out", transform={**dropped, **STEPS})
+    rows = recordmill.open(tmp_path / "out").to_table().sort_by("n").to_pylist()
+
+    def column(name: str) -> list[Any]:
+        return [row[name] for row in rows]
+
+    assert column("exact") == [1_700_000_000 + one for one in (1, 1, 2, 3, 3, 3, 3)]
+    assert column("inner") == [1, 1, 1, 5, 5, 5, 1]
+    assert column("open") == [min(one, 2) for one in whole]
+    assert column("real") == [
+        float(np.float32(one)) for one in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)
+    ]
+    assert column("some") == [None, 1, 2, 3, 3, None, 3]
+    assert column("filled") == [10**15, 1, 2, 3, 4, 10**15, 2**53 + 1]
+    assert column("bucket") == tf.strings.to_hash_bucket_fast(texts, 7).numpy().tolist()
+    assert (
+        column("numbers")
+        == tf.strings.to_hash_bucket_fast([str(one) for one in whole], 5).numpy().tolist()
+    )
+    assert column("words") == [text.lower().split() for text in texts]
+    assert column("parts") == [text.split("-") for text in texts]
+    assert column("frequent") == [0 if text == "Ab c" else -1 for text in texts]
+    known = column("known")
+    assert [one == 0 for one in known] == [text == "Ab c" for text in texts]
+    assert {one for one in known if one} <= {1, 2}
+    assert known[1] == known[2]
+
+
+SPARSE = """
+import tensorflow as tf
+
+def preprocessing_fn(inputs):
+    m = inputs["m"]
+    return {
+        "id": inputs["id"],
+        "double": tf.SparseTensor(m.indices, 2 * m.values, m.dense_shape),
+        "one": tf.sparse.from_dense(tf.cast(inputs["id"] % 2, tf.int64)[:, None]),
+        "several": tf.sparse.from_dense(tf.stack([inputs["id"], inputs["id"] + 1], 1)),
+    }
+
+def with_gaps(inputs):
+    id = inputs["id"]
+    return {"id": id, "gaps": tf.sparse.from_dense(tf.stack([id * 0, id + 1, id * 0, id + 1], 1))}
+
+def without_gaps(inputs):
+    found = with_gaps(inputs)
+    return {"id": found["id"], "gaps": tf.ensure_shape(tf.sparse.to_dense(found["gaps"]), [None, 4])}
+"""
+
+
+def test_sparse_outputs_become_optional_values_or_lists_or_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SPARSE)
+    data = {"id": np.arange(1, 5), "m": [None, 10, None, 30]}
+    done = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
+    assert {feature.name: (feature.describe(), feature.required) for feature in done.schema} == {
+        "id": ("int64", True),
+        "double": ("int64", False),
+        "one": ("int64", False),
+        "several": ("int64 [?]", False),
+    }
+    rows = recordmill.open(tmp_path / "out").to_table().sort_by("id").to_pylist()
+    assert [row["double"] for row in rows] == [None, 20, None, 60]
+    assert [row["one"] for row in rows] == [1, None, 1, None]
+    assert [row["several"] for row in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
+    with pytest.raises(
+        DataError,
+        match=r"'gaps' a SparseTensor with values in the columns \[1, 3\].*tf\.sparse\.to_dense",
+    ):
+        build(data, tmp_path / "gaps", transform=f"{tmp_path / 'mine.py'}:with_gaps")
+    build(data, tmp_path / "dense", transform=f"{tmp_path / 'mine.py'}:without_gaps")
+    rows = recordmill.open(tmp_path / "dense").to_table().sort_by("id").to_pylist()
+    assert [row["gaps"] for row in rows] == [[0, one + 1, 0, one + 1] for one in (1, 2, 3, 4)]
+
+
+def test_value_outside_the_domain_of_a_step_is_a_reject(tmp_path: Path) -> None:
+    data = {
+        "id": np.arange(8),
+        "l": [0.5, -1.0, -3.0, 2.0, float("nan"), 1.0, 1.0, 1.0],
+        "o": [0, 1, 1, 2**40, 2, -1, 5, 2],
+        "b": [0.5, 1.0, 1.0, 2.0, 2.5, 1.0, 1.0, float("nan")],
+    }
+    declared = {"l": "log1p", "o": {"one_hot": 3}, "b": {"bucketize": 2}}
+    made = build(data, tmp_path / "out", transform=declared, max_rejects=6)
+    assert sorted(recordmill.open(made.out).to_table()["id"].to_pylist()) == [
+        0,
+        4,
+    ]  # NaN stays what it was
+    reasons = [
+        json.loads(line)["message"]
+        for path in made.rejects
+        for line in Path(path).read_text().splitlines()
+    ]
+    assert sorted(reasons) == sorted(
+        ["the transform refuses it: feature 'l': log1p gives no finite number for it"] * 2
+        + ["the transform refuses it: feature 'o': one_hot has no class for it: not one of 0 to 2"]
+        * 3
+        + ["the transform refuses it: feature 'b': bucketize has no bucket for NaN"]
+    )
