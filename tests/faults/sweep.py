@@ -89,9 +89,22 @@ def readable(out: Path) -> list[str]:
 
 
 def litter(folder: Path) -> list[str]:
-    """Names beside and in OUT that no undisturbed job leaves."""
+    """Names beside and in OUT that no undisturbed job leaves.
+
+    A run that was killed before it wrote its owner into its lock may belong to another machine. So
+    its folder stays for the time of a lease (`test_dead_runs.py`).
+    """
     beside = [name for name in os.listdir(folder) if name != "out"]
-    inside = [path.relative_to(folder).as_posix() for path in (folder / "out").rglob("*")]
+    unowned = {
+        run
+        for run in (folder / "out").glob("_run-*")
+        if os.listdir(run) == ["lock"] and not (run / "lock").stat().st_size
+    }
+    inside = [
+        path.relative_to(folder).as_posix()
+        for path in (folder / "out").rglob("*")
+        if path not in unowned and path.parent not in unowned
+    ]
     return beside + [name for name in inside if "/_run-" in name or "/." in name]
 
 

@@ -321,6 +321,30 @@ def test_rejects_of_all_parts_are_listed_and_counted(tmp_path: Path) -> None:
     assert recordmill.verify(out) == []
 
 
+def test_append_that_two_others_overtake_is_told_to_repeat(
+    inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    recordmill.build(inputs[0], out)
+    others = [
+        write_csv(tmp_path / f"{number}.csv", rows_of(number, number + 1)) for number in (7, 8)
+    ]
+    run_build = recordmill.pipelines.build.run_build
+
+    def append_meanwhile(*args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        for path in others:
+            recordmill.build(path, out, append=True)
+        run_build(*args, **options)
+
+    monkeypatch.setattr("recordmill.pipelines.build.run_build", append_meanwhile)
+    # The second one of them has removed the sketch that the append would merge with its own.
+    with pytest.raises(CommitConflict, match=r"generation 3.*repeat the command"):
+        recordmill.build(inputs[1], out, append=True)
+    assert recordmill.build(inputs[1], out, append=True).records == {"train": 262}
+    assert recordmill.open(out).statistics.records == {"train": 262}
+
+
 def test_rules_are_checked_against_the_new_records(inputs: tuple[str, str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(inputs[0], out)

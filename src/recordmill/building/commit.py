@@ -95,13 +95,22 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         # Another attempt of this run may have committed meanwhile. That is no conflict.
         if (committed := run.committed_manifest()) is not None:
             return committed
-        remedy = "; repeat the command to append to it" if manifest.action == APPEND else ""
-        raise CommitConflict(
-            f"{run.out}: {run.explain_conflict('build', base, list_generations)}; the "
-            f"result of this one was discarded{remedy}"
-        )
+        reason = run.explain_conflict("build", base, list_generations)
+        raise make_conflict(run.out, reason, manifest.action)
     finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
+
+
+def make_conflict(out: str | Path, reason: str, action: str) -> CommitConflict:
+    """Returns the error of a run that can't commit.
+
+    Args:
+        out: The output folder or store URL.
+        reason: See `Run.explain_conflict`.
+        action: What the run does, one of `manifest.ACTIONS`.
+    """
+    remedy = "; repeat the command to append to it" if action == APPEND else ""
+    return CommitConflict(f"{out}: {reason}; the result of this one was discarded{remedy}")
 
 
 def _is_complete(run: Run, manifest: Manifest) -> bool:

@@ -22,7 +22,7 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import run_both
-from recordmill.building.commit import commit, publish_files, upload_files
+from recordmill.building.commit import commit, make_conflict, publish_files, upload_files
 from recordmill.building.ingest import IngestResult
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import FinishedShard
@@ -45,6 +45,7 @@ from recordmill.shards.manifest import (
     Manifest,
     Part,
     ShardInfo,
+    list_generations,
     load_manifest,
     parse_shard_name,
     read_sketch,
@@ -414,9 +415,18 @@ def _merge_with_base(
     """Returns the sketch of the records of a data set and of new ones.
 
     Raises:
+        CommitConflict: Other runs have committed, and the sketch file was removed.
         DataError: The sketch file of the data set is missing or damaged.
     """
-    data = read_sketch(base, out)
+    try:
+        data = read_sketch(base, out)
+    except DataError:
+        # A later append keeps the folder of this part, but not the merged files in it.
+        newest = list_generations(out)[-1]
+        if newest == plan.base_generation:
+            raise
+        reason = f"another build committed generation {newest} while this one ran"
+        raise make_conflict(out, reason, APPEND) from None
     assert data is not None, "the plan has no statistics then"
     saved = DatasetSketch.from_bytes(data, join(out, base.statistics_folder, SKETCH_NAME))
     splits = dict.fromkeys((*saved.splits, *sketch.splits))
