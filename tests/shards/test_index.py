@@ -1,8 +1,9 @@
 """Pieces from a few entries of an index equal those from all entries, and damage is reported."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -138,6 +139,29 @@ def test_every_flipped_bit_of_an_index_gives_an_error_or_pieces_of_the_shard(
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
         check_pieces_or_error(path, lengths, piece_bytes, end)
+
+
+def test_one_record_of_a_damaged_index_has_the_place_or_error_of_many() -> None:
+    whole, end = made([0, 19, 36]), 55 + 3 * INDEX_FRAME_BYTES
+    outcomes = set()
+    for bit in range(len(whole.tobytes()) * 8):
+        data = bytearray(whole.tobytes())
+        data[bit // 8] ^= 1 << bit % 8
+        index = MappedIndex(np.frombuffer(data, INDEX_DTYPE), "x", end)
+        for record in range(len(whole)):
+            one = place_or_error(index.locate_one, record)
+            many = place_or_error(index.locate, np.array([record]))
+            assert one == many
+            outcomes.add(type(one))
+    assert outcomes == {str, tuple}
+
+
+def place_or_error(locate: Callable[[Any], tuple[Any, Any]], record: Any) -> object:
+    try:
+        offset, length = locate(record)
+    except DataError as error:
+        return str(error)
+    return int(np.ravel(offset)[0]), int(np.ravel(length)[0])
 
 
 def test_little_of_an_index_in_a_store_is_read(store: Store) -> None:

@@ -535,7 +535,9 @@ class Records:
         total = len(self)
         if not -total <= record < total:
             raise IndexError(f"record {record} of {total}")
-        record = int(self.to_stored_numbers(np.array([record % total]))[0])
+        record %= total
+        if self.record_subset is not None:
+            record = int(self.record_subset.record_numbers(np.array([record]))[0])
         row = read_row(
             *self.files.find(record),
             self._decoding,

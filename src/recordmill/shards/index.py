@@ -198,6 +198,17 @@ class MappedIndex:
         entries = self.entries
         return _read_entries(entries, records, records, len(entries), self.end, self.path)
 
+    def locate_one(self, record: int) -> tuple[int, int]:
+        """Returns the offset and payload length of one record, like `locate`.
+
+        NumPy's fixed costs would be most of the time of reading the record.
+        """
+        offset, length = self.entries.item(record)[:2]
+        end = self.offset_of(record + 1)
+        if min(offset, length) < 0 or end > self.end or offset + length + INDEX_FRAME_BYTES != end:
+            self.locate(np.array([record]))  # raises the error
+        return offset, length
+
     def offset_of(self, record: int) -> int:
         """Returns the offset of the first byte of a record.
 

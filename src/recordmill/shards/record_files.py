@@ -104,7 +104,7 @@ class RecordFiles(Sequence[TFRecordFile]):
         """Returns the file of a record, and the number of the record in it."""
         ends = self.ends
         # "right" also skips empty files.
-        ordinal = int(np.searchsorted(ends, number, "right"))
+        ordinal = int(ends.searchsorted(number, "right"))
         return self._files[ordinal], number - (int(ends[ordinal - 1]) if ordinal else 0)
 
     def path(self, number: int) -> str:
@@ -137,8 +137,7 @@ class RecordFiles(Sequence[TFRecordFile]):
             DataError: A file has changed, or an index does not fit its shard.
         """
         # Files are read in ascending order. `order` then restores the requested order.
-        order = np.argsort(numbers, kind="stable")
-        ascending = np.ascontiguousarray(numbers[order], np.int64)
+        ascending, order = _sort_with_order(numbers)
         parts: list[tuple[TFRecordFile, int, Int64s, Int64s, Int64s]] = []
         sizes = np.zeros(len(numbers), np.int64)
         damage: dict[int, Damage] = {}
@@ -259,6 +258,20 @@ class RecordFiles(Sequence[TFRecordFile]):
         check_space(sum(file.file.stat.size_bytes for file in waiting), len(waiting))
         for _ in thread_map(lambda file: file.spool(), waiting, threads):
             pass
+
+
+def _sort_with_order(numbers: Int64s) -> tuple[Int64s, Int64s]:
+    """Sorts numbers that are not negative.
+
+    Returns:
+        (the numbers in ascending order, the index of each one in `numbers`).
+    """
+    # One array of (number, index) is sorted, because `np.argsort` takes twice as long. Both fit
+    # into 63 bits: a record takes at least 16 bytes of a file, and 16 bytes of memory here.
+    bits = len(numbers).bit_length()
+    pairs = numbers.astype(np.int64) << bits | np.arange(len(numbers))
+    pairs.sort()
+    return pairs >> bits, pairs & (1 << bits) - 1
 
 
 def _renumber(damage: Damage, first: int) -> Damage:

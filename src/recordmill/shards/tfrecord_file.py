@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from multiprocessing import context
@@ -199,8 +198,7 @@ class TFRecordFile(ABC):
         Raises:
             DataError: The record is damaged, or the index does not fit the shard.
         """
-        numbers = np.array([record])
-        offset, length = (int(column[0]) for column in self.locate(numbers))
+        offset, length = self._locate_one(record)
         if length < 0:
             raise next(damage for damage in self.damage if damage.record == record).error(
                 self.file.path
@@ -223,9 +221,13 @@ class TFRecordFile(ABC):
             starts=frames.starts,
             lengths=frames.lengths,
             crcs=frames.crcs,
-            numbers=numbers,
+            numbers=np.array([record]),
             origin=origin,
         )
+
+    def _locate_one(self, record: int) -> tuple[int, int]:
+        offsets, lengths = self.locate(np.array([record]))
+        return int(offsets[0]), int(lengths[0])
 
     def pieces(
         self,
@@ -381,6 +383,12 @@ class IndexedShard(TFRecordFile):
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
         return self.offsets.locate(np.ascontiguousarray(records, np.int64))
+
+    def _locate_one(self, record: int) -> tuple[int, int]:
+        offsets = self.offsets
+        if isinstance(offsets, MappedIndex):
+            return offsets.locate_one(record)
+        return super()._locate_one(record)
 
     def gather(
         self,
@@ -664,8 +672,10 @@ def group_by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, sli
         For each file with records in `numbers`: its ordinal, the number of its first record, and
         the slice of `numbers`.
     """
-    files = np.searchsorted(ends, numbers, "right")
-    edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(numbers)]
-    for low, high in itertools.pairwise(edges) if len(numbers) else ():
-        ordinal = int(files[low])
+    low = 0
+    while low < len(numbers):
+        # Files are looked up one by one, because most calls have many records of few files.
+        ordinal = int(ends.searchsorted(numbers[low], "right"))
+        high = int(numbers.searchsorted(ends[ordinal]))
         yield ordinal, int(ends[ordinal - 1]) if ordinal else 0, slice(low, high)
+        low = high

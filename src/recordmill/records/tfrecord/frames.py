@@ -383,8 +383,9 @@ def try_scan_frames(
         code=native.FrameCode.NEEDS_MORE,
     )
     scan_results: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
-    # The number of frames is unknown, so the arrays start small and double. They never have more
-    # room than the shortest possible frames need.
+    # The number of frames is unknown, so the first arrays are small. The next ones are as large as
+    # the rest needs if its frames are like those before. They never have more room than the
+    # shortest possible frames need.
     num_frames, max_frames = 0, min(4096, len(data) // FRAME_OVERHEAD_BYTES + 1)
     while scan.code == native.FrameCode.NEEDS_MORE:
         arrays = (
@@ -395,7 +396,9 @@ def try_scan_frames(
         count = native.scan_frames(data, scan, *arrays)
         num_frames += count
         scan_results.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
-        max_frames = min(2 * max_frames, (len(data) - scan.position) // FRAME_OVERHEAD_BYTES + 1)
+        remaining_bytes = len(data) - scan.position
+        estimate = num_frames * remaining_bytes // max(scan.position, 1) * 9 // 8
+        max_frames = min(max(estimate, 4096), remaining_bytes // FRAME_OVERHEAD_BYTES + 1)
     num_bytes, code = scan.position, scan.code
     starts, lengths, crcs = (
         scan_results[0]
