@@ -111,12 +111,13 @@ def test_classes_of_options_load_nothing_heavy() -> None:
     assert not loaded_after(LOAD_OPTIONS) & set(HEAVY)
 
 
-@pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run"])
+@pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run", "build --out OUT"])
 def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     (tmp_path / "one.tfrecord").write_bytes(
         framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"])
     )
     words = ["recordmill", *command.split(), str(tmp_path / "one.tfrecord")]
+    words = [str(tmp_path / "out") if word == "OUT" else word for word in words]
     loaded = loaded_after(
         f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
     )

@@ -44,7 +44,14 @@ _COMMANDS = {
     "restore": "make an earlier generation of a data set the newest one again",
     "compact": "join the parts of a data set that has grown",
 }
-_WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # commands whose code never needs pandas
+# Commands whose code never needs pandas, and options with which they run code of others.
+_WITHOUT_PANDAS: dict[str, tuple[str, ...]] = {
+    "head": (),
+    "inspect": (),
+    "read": (),
+    "verify": (),
+    "build": ("parser", "transform", "transform_from", "runner"),
+}
 # At the end of a terminal, the shell and the kernel each send a SIGHUP, within a second.
 _HANGUP_REPEAT_SEC = 1
 _last_hangup = float("-inf")  # time of the last SIGHUP
@@ -182,7 +189,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     args.beam_args = unknown
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImportFinder())
-    if is_process and command in _WITHOUT_PANDAS:
+    if (
+        is_process
+        and command in _WITHOUT_PANDAS
+        and vars(args).keys().isdisjoint(_WITHOUT_PANDAS[command])
+    ):
         sys.meta_path.insert(0, PandasBlocker())
     return _run_command(args, is_process)
 
