@@ -431,15 +431,7 @@ def _make_plan(
         schema_notes: Notes for the user about the inference of the schema. None if it was not
             inferred.
     """
-    selected = input_schema
-    if options.selection.columns is not None:
-        if unknown := [name for name in options.selection.columns if name not in input_schema]:
-            raise UsageError(
-                "{columns}: no such feature; {available_names}",
-                columns=option("columns", unknown[0]),
-                available_names=available_names(unknown[0], input_schema.names),
-            )
-        selected = input_schema.select(options.selection.columns)
+    selected = _select_columns(input_schema, options.selection.columns)
     split_tasks = plan_split_tasks(
         catalog,
         lenient=options.lenient,
@@ -465,13 +457,7 @@ def _make_plan(
     if layout is not None:
         # File names may come from a feature that the user has not selected.
         selected = input_schema.select(dict.fromkeys([*selected.names, *layout.required_features]))
-    decoded = (
-        selected
-        if options.predicate is None
-        else input_schema.select(
-            names_to_read(selected.names, options.predicate.referenced_columns(input_schema))
-        )
-    )
+    decoded = _add_filter_features(selected, options.predicate, input_schema)
     tasks = (
         split_tasks
         if output.per_split
@@ -483,11 +469,7 @@ def _make_plan(
         if options.has_filter and options.selection.limit is not None
         else count_records(piece for split_task in split_tasks for piece in split_task.pieces)
     )
-    steps = resolve_steps(options.steps, replace(records, schema=selected))
-    if options.conversions.class_names:
-        steps += tuple(
-            step for step in make_class_name_steps(input_schema) if step.feature in selected
-        )
+    steps = _resolve_conversions(options, input_schema, replace(records, schema=selected))
     schema = output_schema(steps, selected)
     output.check_schema(schema)
     if layout is not None:
@@ -507,6 +489,51 @@ def _make_plan(
         (*catalog.notes, *(schema_notes or ()), *notes),
         layout,
     )
+
+
+def _select_columns(schema: Schema, columns: Sequence[str] | None) -> Schema:
+    """Returns the features that the user has selected, or all if `columns` is None.
+
+    Raises:
+        UsageError: There is no such feature.
+    """
+    if columns is None:
+        return schema
+    if unknown := [name for name in columns if name not in schema]:
+        raise UsageError(
+            "{columns}: no such feature; {available_names}",
+            columns=option("columns", unknown[0]),
+            available_names=available_names(unknown[0], schema.names),
+        )
+    return schema.select(columns)
+
+
+def _add_filter_features(
+    selected: Schema, predicate: Predicate | None, input_schema: Schema
+) -> Schema:
+    """Returns the selected features, followed by features that only the predicate needs."""
+    if predicate is None:
+        return selected
+    return input_schema.select(
+        names_to_read(selected.names, predicate.referenced_columns(input_schema))
+    )
+
+
+def _resolve_conversions(
+    options: ReadOptions, input_schema: Schema, records: RecordBatches
+) -> tuple[ConversionStep, ...]:
+    """Returns the conversions of the selected features, with all types.
+
+    Args:
+        options: The options.
+        input_schema: All features of the records.
+        records: The records, with the selected features.
+    """
+    steps = resolve_steps(options.steps, records)
+    if not options.conversions.class_names:
+        return steps
+    names = make_class_name_steps(input_schema)
+    return (*steps, *(step for step in names if step.feature in records.schema))
 
 
 def _check_folders(splits: Sequence[str], output_name: str) -> None:
