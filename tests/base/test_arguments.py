@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from recordmill.base.arguments import suggest_fields, suggest_keywords
+from recordmill.base.arguments import _describe_type, _fits, suggest_fields, suggest_keywords
 from recordmill.base.errors import UsageError, WrongTypeError
 
 
@@ -80,3 +80,48 @@ def test_other_errors_stay_as_they_are() -> None:
         Options(9).check(3)
     with pytest.raises(ValueError, match=r"^a bug$"):
         Options(9).check(99)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fitting", "others"),
+    [
+        (int, [1, True, np.int64(3), np.array(3)], ["1", 1.5, None, [1], np.array([1, 2])]),
+        (float, [1, 1.5, np.float32(2)], ["1", None, [1.0]]),
+        (bool, [True, 0, 1, np.bool_(True)], [2, "true", None]),
+        (str, ["a", np.str_("a")], [b"a", 1]),
+        (str | None, ["a", None], [1]),
+        (str | os.PathLike[str], ["a", os.curdir], [1, b"a"]),
+        (Sequence[str], [["a"], ("a",), np.array(["a"]), []], ["a", {"a": 1}, [1]]),
+        (Iterable[int], [[1], range(3), (number for number in "ab")], ["12", [None]]),
+        (tuple[float, float], [(1, 2), [1.5, 2]], [(1,), (1, 2, 3), "12", ("a", 1)]),
+        (tuple[int, ...], [(), (1, 2, 3)], [1, ("a",)]),
+        (Mapping[str, int], [{}, {"a": "x"}], [[("a", 1)], "a"]),
+        (Callable[[int], int], [len, lambda: 1], ["len", 5]),
+        (Any, [None, 1, "a"], []),
+        (Literal["a", "b"], ["a", "c"], []),
+    ],
+)
+def test_value_fits_an_annotation_if_it_can_be_converted(
+    annotation: Any, fitting: list[object], others: list[object]
+) -> None:
+    for value in fitting:
+        assert _fits(value, annotation), value
+    for value in others:
+        assert not _fits(value, annotation), value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (str | None, "text or None"),
+        (str | os.PathLike[str] | Sequence[str], "a path or a list of texts"),
+        (int | float, "a whole number or a number"),
+        (tuple[float, float], "a list of 2 numbers"),
+        (tuple[int, ...], "a list of whole numbers"),
+        (list, "a list"),
+        (Mapping[str, int] | None, "a dict or None"),
+        (np.ndarray, "a ndarray"),
+    ],
+)
+def test_type_is_described_in_words(annotation: Any, text: str) -> None:
+    assert _describe_type(annotation) == text

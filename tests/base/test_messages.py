@@ -4,10 +4,14 @@ import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from recordmill.base.errors import UsageError
 from recordmill.base.messages import (
     Message,
     OptionMention,
+    as_message,
     join_messages,
     redact_passwords,
     render,
@@ -81,3 +85,27 @@ def test_short_message_keeps_its_parts_and_a_long_one_is_cut() -> None:
     message = Message("use {seed}", seed=option("seed", 7))
     assert shorten(message, 100) is message
     assert shorten(message, 5) == "use s"
+
+
+SEED = OptionMention("seed", 3)
+
+
+def flag(option: OptionMention) -> str:
+    return f"--{option.name}"
+
+
+@given(st.text(), st.text())
+def test_text_of_a_field_is_never_searched(before: str, text: str) -> None:
+    template = before.replace("{", "{{").replace("}", "}}") + "{text} {seed}"
+    message = Message(template, text=text, seed=SEED)
+    assert str(message) == f"{before}{text} seed=3"
+    assert message.render(flag) == f"{before}{text} --seed"
+
+
+def test_object_with_a_message_becomes_its_message() -> None:
+    error = UsageError("{seed} is wrong", seed=SEED)
+    assert render(error, flag) == "--seed is wrong"
+    assert as_message(OSError("no disk")) == "no disk"
+    message = Message("{error}; {path}", error=error, path=Path("a b"))
+    assert message == "seed=3 is wrong; a b"
+    assert message.render(flag) == "--seed is wrong; a b"

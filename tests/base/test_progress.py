@@ -1,7 +1,9 @@
 """A progress function receives updates, and may end the run."""
 
+import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 
 import recordmill
 from recordmill.base.display import Display
-from recordmill.base.progress import Progress, RunCancelled
+from recordmill.base.errors import UsageError
+from recordmill.base.progress import Progress, RunCancelled, to_progress
 
 
 def test_progress_function_receives_updates_and_its_exception_ends_the_run(tmp_path):
@@ -64,3 +67,68 @@ def test_error_of_a_run_takes_precedence_over_the_exception_of_the_progress_func
 
     with pytest.raises(raised):
         run()
+
+
+def test_new_stage_has_fresh_counters_and_the_same_stage_keeps_them() -> None:
+    progress = Progress()
+    progress.begin("read", 10)
+    progress.advance(3, rejects=2)
+    progress.begin("read", 99)
+    assert (progress.total, progress.records, progress.rejects) == (10, 3, 2)
+    progress.begin("parse", unit="files")
+    assert (progress.total, progress.records, progress.unit) == (None, 0, "files")
+    assert progress.rejects == 2  # of the run
+
+
+def test_counts_of_threads_are_summed() -> None:
+    progress = Progress()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(lambda: [progress.advance(1, 1) for _ in range(500)])
+    assert (progress.records, progress.rejects) == (4000, 4000)
+
+
+def test_stopped_run_does_not_commit() -> None:
+    progress = Progress()
+    progress.cancel()
+    with pytest.raises(RunCancelled, match="nothing was written"):
+        progress.begin_commit()
+    assert not progress.is_committing
+    with pytest.raises(RunCancelled):
+        progress.advance(1)
+    assert progress.records == 0
+
+
+def test_run_that_is_stopped_after_the_start_of_its_commit_is_marked() -> None:
+    progress = Progress()
+    progress.begin_commit()
+    progress.cancel()
+    assert progress.is_committing
+
+
+def test_first_error_of_the_threads_is_kept_and_stops_the_others() -> None:
+    progress, first = Progress(), OSError("first")
+    progress.fail(first)
+    progress.fail(ValueError("second"))
+    assert progress.error is first
+    with pytest.raises(RunCancelled):
+        progress.advance()
+
+
+def test_pickled_progress_is_the_same_object_in_this_process() -> None:
+    progress = Progress()
+    data = pickle.dumps(progress)
+    assert pickle.loads(data) is progress
+    del progress
+    received = pickle.loads(data)  # as in another process, which has no such object
+    assert isinstance(received, Progress)
+    assert received.records == 0
+
+
+def test_argument_is_a_progress_or_a_function() -> None:
+    progress = Progress()
+    assert to_progress(progress) is progress
+    assert to_progress(print).on_update is print
+    assert to_progress(None).on_update is None
+    with pytest.raises(UsageError, match=r"progress is True; give a function"):
+        to_progress(True)  # type: ignore[arg-type]

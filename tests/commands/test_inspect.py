@@ -7,6 +7,7 @@ import pytest
 from kit.data_sets import mixed_rows, write_data_set
 from kit.runs import run_command
 
+from recordmill.commands import inspect
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -50,3 +51,40 @@ def test_inspect_prints_the_range_of_times_of_all_shards(
     code, printed, _ = run_command(capsys, "inspect", out, "--json")
     (feature,) = json.loads(printed)["features"]
     assert (code, feature["values"]) == (0, [f"{-(2**62)} s since 1970", f"{10**16} s since 1970"])
+
+
+def test_only_the_first_findings_are_printed() -> None:
+    lines = list(inspect._finding_lines("findings:", [f"finding {n}" for n in range(1021)]))
+    assert lines[0] == "findings:"
+    assert lines[1:21] == [f"  finding {n}" for n in range(20)]
+    assert lines[21:] == ["  ... and 1,001 more (--json lists all)"]
+    assert list(inspect._finding_lines("findings:", [])) == []
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (None, ""),
+        ((3, 3), "length 3"),
+        ((1, 20), "length 1 to 20"),
+        ((0.5, 1e20), "length 0.5 to 1e+20"),
+    ],
+)
+def test_range_of_equal_ends_is_one_number(span: tuple[float, float] | None, text: str) -> None:
+    assert inspect._range_text("length", span) == text
+    assert inspect._range_text("", span) == text.removeprefix("length ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--emit", "schema", "--json"], "--emit prints text: leave out --json"),
+        (["--emit", "schema", "--max-rejects", "1"], "describes files without damage: leave out"),
+    ],
+)
+def test_options_without_effect_on_emitted_text_are_refused(
+    out: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, _, error = run_command(capsys, "inspect", out, *words)
+    assert code == 2
+    assert message in error

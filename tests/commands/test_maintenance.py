@@ -54,3 +54,22 @@ def test_remains_of_a_killed_build_are_listed_by_status_and_removed_by_clean(
     assert len(recordmill.open(built.out)) == 3
     live.close()
     assert main(["clean", str(tmp_path / "nothing")]) == 2
+
+
+def test_status_counts_the_records_of_each_split(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    code, text, _ = run_command(capsys, "status", out, tmp_path / "empty")
+    assert code == 0
+    assert text == f"{out}: train 40, test 3 records\n{tmp_path / 'empty'}: no data set\n"
+    code, text, _ = run_command(capsys, "status", out, "--json")
+    (report,) = json.loads(text)
+    assert (report["records"], report["runs"]) == ({"train": 40, "test": 3}, [])
+
+
+def test_clean_of_a_folder_without_remains_removes_nothing(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = run_command(capsys, "clean", out)
+    assert (code, text, error) == (0, "", "0 killed runs, 0 files: nothing to remove\n")

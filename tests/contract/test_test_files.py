@@ -13,15 +13,10 @@ _DECLARATIONS = "has declarations only; tests/contract/test_served_options.py tr
 _GENERATED = "is written by docs/make_reference.py, and tests/contract/test_options.py compares it"
 # path of a module: why it has no test file of its name
 EXCEPTIONS: dict[str, str] = {
-    "base/library.py": "tests/native/test_levels.py calls the library, and test_texts.py its header",
     "options/build.py": _DECLARATIONS,
-    "options/calls.py": "tests/contract/test_options.py and test_wrong_calls.py test all calls",
-    "options/declare.py": "tests/contract/test_options.py tests each declared option",
     "options/keywords.py": _GENERATED,
-    "options/parser.py": "tests/sources/parser/test_function.py tests the option",
     "options/read.py": _DECLARATIONS,
     "pipelines/read_beam.py": "tests/exporting/test_worker_tasks.py compares it with threads",
-    "preprocessing/graph.py": "tests/preprocessing/test_serving.py needs each of its results",
     "reader/options/keywords.py": _GENERATED,
     "sources/csv/options.py": _DECLARATIONS,
 }

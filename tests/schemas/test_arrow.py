@@ -1,11 +1,12 @@
 """A schema survives Arrow with its dtypes, shapes, classes and label, and foreign types fit it."""
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from kit.example_values import schemas
+from kit.example_values import every_feature, schemas
 
 from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import (
@@ -109,3 +110,43 @@ def test_floats_are_shown_with_the_digits_of_their_dtype() -> None:
 def test_arrow_type_of_each_shape_nests_lists() -> None:
     assert arrow_type(Feature("x", "int8", (None, 2, 3))) == pa.large_list(pa.list_(pa.int8(), 6))
     assert arrow_type(Feature("x", "string")) == pa.large_string()
+
+
+def test_types_are_kept_without_metadata_but_bfloat16() -> None:
+    for feature in every_feature():
+        field = to_arrow_field(feature).remove_metadata()
+        read = from_arrow_field(field)
+        dtype = "float32" if feature.dtype == "bfloat16" else feature.dtype
+        assert (read.name, read.dtype, read.required) == (feature.name, dtype, feature.required)
+        assert read.ragged_rank == feature.ragged_rank
+        assert read.inner_size == feature.inner_size
+
+
+def _field(arrow_type: pa.DataType, metadata: object) -> pa.Field:
+    text = metadata if isinstance(metadata, bytes) else json.dumps(metadata).encode()
+    return pa.field("x", arrow_type, metadata={METADATA_KEY: text})
+
+
+def test_metadata_of_an_equal_layout_determines_the_feature() -> None:
+    metadata = {"dtype": "uint8", "shape": [None, 2, 2]}
+    offsets_of_32_bits = pa.list_(pa.list_(pa.uint8(), 4))
+    assert from_arrow_field(_field(offsets_of_32_bits, metadata)).shape == (None, 2, 2)
+    cast = pa.list_(pa.list_(pa.int32(), 4))
+    assert from_arrow_field(_field(cast, metadata)) == Feature("x", "int32", (None, 4))
+    milliseconds = _field(pa.timestamp("ms"), {"dtype": "timestamp[s]", "shape": []})
+    assert from_arrow_field(milliseconds).dtype == "timestamp[s]"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "label"),
+    [({}, None), ({"label": "x"}, "x"), ({"label": "gone"}, None), ({"label": 5}, None)],
+)
+def test_label_is_used_if_it_is_a_column(metadata: dict[str, Any], label: str | None) -> None:
+    text = json.dumps(metadata).encode()
+    schema = pa.schema([("x", pa.int8())], metadata={METADATA_KEY: text})
+    assert label_in_metadata(schema) == from_arrow(schema).label == label
+
+
+def test_two_columns_of_one_name_are_an_error() -> None:
+    with pytest.raises(DataError, match="feature named twice"):
+        from_arrow(pa.schema([("x", pa.int8()), ("x", pa.int8())]))

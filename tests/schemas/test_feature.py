@@ -4,16 +4,21 @@ import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from kit.example_values import schemas
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import (
     DTYPES,
     ITEM_BYTES,
     MAX_FEATURES,
     Feature,
     Schema,
+    Storage,
     check_feature_count,
     max_feature_count,
+    step_feature_name,
 )
 
 
@@ -115,3 +120,87 @@ def test_memory_limits_the_number_of_features() -> None:
         check_feature_count(1025, 64 << 20 >> 6, "a.csv")
     with pytest.raises(DataError, match="if the names are data, make them values of a feature"):
         check_feature_count(MAX_FEATURES + 1, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("feature", "storage"),
+    [
+        (Feature("x", "int8"), [Storage("x", "int64", 1)]),
+        (Feature("x", "bfloat16", (2, 3)), [Storage("x", "float", 6)]),
+        (Feature("x", "string", (None,)), [Storage("x", "bytes", None)]),
+        (Feature("x", "float64"), [Storage("x", "bytes", 1, raw=True)]),
+        (Feature("x", "float64", (None,)), [Storage("x", "bytes", 1, raw=True)]),
+        (Feature("x", "uint8"), [Storage("x", "int64", 1)]),
+        (Feature("x", "uint8", (28, 28)), [Storage("x", "bytes", 1, raw=True)]),
+        (Feature("x", "uint64", (None, 4)), [Storage("x", "int64", None)]),
+        (Feature("x", "uint32", (4,)), [Storage("x", "int64", 4)]),
+        (Feature("x", "timestamp[us, UTC]"), [Storage("x", "int64", 1)]),
+        (Feature("x", "int64", (0,)), [Storage("x", "int64", 0)]),
+        (
+            Feature("x", "float32", (None, None, None, 2)),
+            [
+                Storage("x/ragged_flat_values", "float", None),
+                Storage("x/ragged_row_lengths_0", "int64", None),
+                Storage("x/ragged_row_lengths_1", "int64", None),
+            ],
+        ),
+        (Feature("x", "bytes", (None, None), per_step=True), [Storage("x", "bytes", None)]),
+        (Feature("x/sequence", "int8", (None,), per_step=True), [Storage("x", "int64", None)]),
+    ],
+)
+def test_feature_is_stored_in_these_entries(feature: Feature, storage: list[Storage]) -> None:
+    assert list(feature.storage()) == storage
+
+
+@pytest.mark.parametrize(
+    ("features", "arguments", "message"),
+    [
+        ([Feature("b", "int8"), Feature("a", "int8"), Feature("b", "bool")], {}, r"twice: \['b'\]"),
+        ([Feature("a", "int8")], {"label": "b"}, "label 'b' is not a feature; there are a"),
+        ([Feature("a", "int8")], {"message": "Exemple"}, "message is Example, SequenceExample or"),
+        (
+            [Feature("a", "int8", (None, None)), Feature("a/ragged_flat_values", "int8")],
+            {},
+            "'a' and 'a/ragged_flat_values' both need the Example entry 'a/ragged_flat_values'",
+        ),
+        (
+            [Feature("a", "int8", (None,), per_step=True), Feature("a/sequence", "int8", (None,), per_step=True)],
+            {},
+            "both need the Example entry 'a'",
+        ),
+    ],
+)  # fmt: skip
+def test_schema_with_a_contradiction_is_refused(
+    features: list[Feature], arguments: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Schema(tuple(features), **arguments)
+
+
+def test_context_and_feature_lists_may_have_the_same_entry() -> None:
+    schema = Schema(
+        (Feature("a", "int8"), Feature("a/sequence", "int8", (None,), per_step=True)),
+        message="SequenceExample",
+    )
+    assert {storage.name for feature in schema for storage in feature.storage()} == {"a"}
+
+
+@given(schemas())
+def test_schema_is_a_collection_of_its_features(schema: Schema) -> None:
+    assert len(schema) == len(list(schema)) == len(schema.names)
+    assert all(name in schema and schema[name].name == name for name in schema.names)
+    assert schema.select(schema.names) == schema
+    to_arrow(schema)  # the cached Arrow schema is not pickled
+    received = pickle.loads(pickle.dumps(schema))
+    assert received == schema
+    assert "_arrow" not in vars(received)
+
+
+@pytest.mark.parametrize("entry", ["a", "a/sequence", "/sequence", ""])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_name_of_a_feature_list_is_that_of_the_feature_without_its_suffix(
+    entry: str, is_taken: bool
+) -> None:
+    name = step_feature_name(entry, is_taken)
+    assert Feature(name, "int8", (None,), per_step=True).storage()[0].name == entry
+    assert not is_taken or name != entry

@@ -10,41 +10,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from kit.files import flip
-from tensorflow_metadata.proto.v0 import statistics_pb2
+from kit.flights import ROWS, flight_rows
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.commands.main import run
 from recordmill.shards.manifest import Manifest
-from recordmill.statistics.dataset_statistics import DatasetStatistics
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
-ROWS = 3000
-
-
-def frame(rows: int = ROWS) -> pd.DataFrame:
-    random = np.random.default_rng(8)
-    return pd.DataFrame(
-        {
-            "fare": np.where(
-                random.random(rows) < 0.1, np.nan, np.round(random.exponential(20, rows), 1)
-            ),
-            "count": random.integers(-300, 300, rows),
-            "time": 1_700_000_000_000_000_000 + random.integers(0, 10**15, rows),
-            "carrier": random.choice(["UA", "B6", "EV", "ü"], rows, p=[0.6, 0.2, 0.15, 0.05]),
-            "name": [f"name {number}" for number in random.integers(0, 900, rows)],
-        }
-    )
 
 
 @pytest.fixture(scope="module")
 def csv_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("csv")
-    whole = frame()
+    whole = flight_rows()
     for number in range(3):
         whole.iloc[number::3].to_csv(folder / f"{number}.csv", index=False)
     return folder
@@ -237,69 +218,6 @@ def test_view_has_statistics_of_its_own_columns_and_records(built: recordmill.Bu
     assert sum(few.statistics.records.values()) == len(few)
     renamed = dataset.rename({"count": "n"})
     assert renamed.statistics["train"]["n"].mean == dataset.statistics["train"]["count"].mean
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
-def test_stats_counts_raw_data_and_foreign_tfrecords(
-    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    rows = frame(400)
-    path = tmp_path / f"data.{kind}"
-    if kind == "csv":
-        rows.to_csv(path, index=False)
-    elif kind == "jsonl":
-        rows[["count", "name"]].to_json(path, orient="records", lines=True)
-    elif kind == "parquet":
-        pq.write_table(pa.Table.from_pandas(rows), path)
-    else:
-        recordmill.build(rows, tmp_path / "built", num_shards=1)
-        next((tmp_path / "built").glob("data-*/*.tfrecord")).rename(path)
-    assert run(["stats", str(path), "--json", "--quiet", "--out", str(tmp_path / "s.pb")]) == 0
-    (found,) = json.loads(capfd.readouterr().out).values()
-    assert found["records"] == 400
-    about = {one["name"]: one for one in found["features"]}
-    assert about["count"]["mean"] == pytest.approx(rows["count"].mean())
-    assert about["name"]["distinct"] == rows["name"].nunique()
-    proto = statistics_pb2.DatasetFeatureStatisticsList.FromString((tmp_path / "s.pb").read_bytes())
-    assert proto.datasets[0].num_examples == 400
-    assert run(["stats", str(path), "--columns", "count", "--quiet"]) == 0
-    assert "FEATURE" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--columns", "counts"], "no feature 'counts'"),
-        (["--split", "test"], "--split test: there are train"),
-        (["--out", "there.pb"], "--out there.pb already exists; --overwrite"),
-    ],
-)
-def test_invalid_stats_option_is_refused_in_one_line(
-    options: list[str],
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    frame(20).to_csv("data.csv", index=False)
-    Path("there.pb").touch()
-    assert run(["stats", "data.csv", "--quiet", *options]) == 2
-    error = capfd.readouterr().err
-    assert why in error
-    assert error.count("\n") == 1
-
-
-def test_bad_row_stops_stats_unless_max_rejects_allows_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "data.csv").write_text("a,b\n1,2\n3\n4,5\n")
-    assert run(["stats", str(tmp_path / "data.csv"), "--quiet"]) == 1
-    assert "line 3" in capfd.readouterr().err
-    assert run(["stats", str(tmp_path / "data.csv"), "--quiet", "--max-rejects", "1"]) == 0
-    assert "train: 2 records" in capfd.readouterr().out
-    with pytest.raises(DataError, match=r"is not a DatasetFeatureStatisticsList"):
-        DatasetStatistics.from_bytes(b"\xff\xff", "x.pb")
 
 
 def test_estimated_distinct_values_are_at_most_the_values(tmp_path: Path) -> None:

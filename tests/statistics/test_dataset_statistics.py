@@ -74,3 +74,22 @@ def test_tables_name_every_split_and_feature(statistics: DatasetStatistics) -> N
     for word in ("train", "test", "id", "word"):
         assert word in lines
     assert repr(statistics).startswith("train: 4 records\n")
+
+
+def test_options_of_the_command_select_one_split_and_columns(statistics: DatasetStatistics) -> None:
+    assert list(statistics.select_checked(None, None)) == ["train", "test"]
+    selected = statistics.select_checked("train", " word , id")
+    assert list(selected["train"]) == ["word", "id"]
+    with pytest.raises(UsageError, match='split="tset": there are train, test'):
+        statistics.select_checked("tset", None)
+
+
+def test_page_for_notebooks_escapes_values() -> None:
+    import numpy as np
+
+    sketch = DatasetSketch(Schema((Feature("word", "string"),)), ["train"])
+    batch = pa.record_batch({"word": pa.array(["<b>x"], pa.large_string())})
+    sketch.add(batch, np.arange(1, dtype=np.uint64))
+    page = DatasetStatistics.from_sketch(sketch)._repr_html_()
+    assert "&lt;b&gt;x" in page
+    assert "<b>x" not in page

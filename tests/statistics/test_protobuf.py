@@ -1,8 +1,13 @@
 """TensorFlow's tools read the statistics of a sketch, and its numbers are those of the records."""
 
+import json
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.schemas.arrow import to_arrow
@@ -89,3 +94,151 @@ def test_lists_have_their_lengths_and_texts_their_frequencies(
 
 def test_numbers_that_json_lacks_become_none() -> None:
     assert finite_or_none(np.array([[1.5, np.nan], [np.inf, -2.0]])) == [[1.5, None], [None, -2.0]]
+
+
+INT = statistics_pb2.FeatureNameStatistics.INT
+
+
+def sketch_of(
+    feature: Feature,
+    values: list[Any],
+    label: str | None = None,
+    splits: tuple[str, ...] = ("train",),
+) -> DatasetSketch:
+    schema = Schema((feature,), label=label)
+    sketch = DatasetSketch(schema, splits)
+    batch = pa.record_batch({"x": pa.array(values, to_arrow(schema).field("x").type)})
+    sketch.add(batch, np.arange(len(values), dtype=np.uint64))
+    return sketch
+
+
+def message_of(feature: Feature, values: list[Any], label: str | None = None) -> Any:
+    (dataset,) = to_proto(sketch_of(feature, values, label)).datasets
+    assert dataset.num_examples == len(values)
+    (proto,) = dataset.features
+    assert list(proto.path.step) == ["x"]
+    return proto
+
+
+def custom(proto: Any) -> dict[str, Any]:
+    return {stat.name: getattr(stat, stat.WhichOneof("val")) for stat in proto.custom_stats}
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=30))
+def test_figures_of_integers_are_exact(values: list[int | None]) -> None:
+    proto = message_of(Feature("x", "int64"), values)
+    stats, present = proto.num_stats, [value for value in values if value is not None]
+    common = stats.common_stats
+    assert (common.num_non_missing, common.num_missing) == (
+        len(present),
+        len(values) - len(present),
+    )
+    assert proto.type == INT
+    if not present:
+        assert not stats.histograms
+        return
+    texts = custom(proto)
+    assert int(texts.get("min", stats.min)) == min(present)
+    assert int(texts.get("max", stats.max)) == max(present)
+    assert stats.num_zeros == present.count(0)
+    assert texts["distinct"] == len(set(present))
+    top = {bucket.label: bucket.sample_count for bucket in texts["top_values"].buckets}
+    assert top == {str(value): present.count(value) for value in present}
+    for histogram in stats.histograms:
+        total = sum(bucket.sample_count for bucket in histogram.buckets)
+        assert total == pytest.approx(len(present))
+
+
+def test_numbers_that_are_not_finite_are_counted_apart() -> None:
+    values = [float("nan"), float("inf"), float("-inf"), float("inf"), 1.0, 3.0]
+    proto = message_of(Feature("x", "float64"), values)
+    stats, more = proto.num_stats, custom(proto)
+    assert (stats.min, stats.max, stats.mean) == (1.0, 3.0, 2.0)
+    assert (more["plus_infinities"], more["minus_infinities"], more["variance"]) == (2, 1, 1.0)
+    assert [histogram.num_nan for histogram in stats.histograms] == [1, 1]
+    assert "min" not in more
+
+
+def test_values_without_a_finite_number_have_a_histogram_without_buckets() -> None:
+    stats = message_of(Feature("x", "float32"), [float("nan")] * 3).num_stats
+    assert [(one.num_nan, len(one.buckets)) for one in stats.histograms] == [(3, 0)]
+    assert not message_of(Feature("x", "float32"), [None]).num_stats.histograms
+
+
+def test_range_beyond_float64_has_no_histogram_of_equal_widths() -> None:
+    stats = message_of(Feature("x", "float64"), [-1e308, 1e308]).num_stats
+    by_type = {histogram.type: len(histogram.buckets) for histogram in stats.histograms}
+    assert by_type == {
+        statistics_pb2.Histogram.STANDARD: 0,
+        statistics_pb2.Histogram.QUANTILES: 10,
+    }
+
+
+def test_many_different_floats_are_not_listed_but_those_of_few_values_are() -> None:
+    few = custom(message_of(Feature("x", "float32"), [0.5, 0.25] * 5))
+    assert [bucket.label for bucket in few["top_values"].buckets] == ["0.25", "0.5"]
+    many = custom(message_of(Feature("x", "float32"), list(range(257))))
+    assert "top_values" not in many
+    assert many["distinct"] == 257
+
+
+def test_texts_are_listed_by_frequency_then_by_bytes() -> None:
+    values = ["b", "a", "ü", "a", "b", None, "x" * 3000]
+    proto = message_of(Feature("x", "string"), values)
+    stats = proto.string_stats
+    assert [(top.value, top.frequency) for top in stats.top_values][:3] == [("a", 2), ("b", 2), ("x" * (len(stats.top_values[2].value) - 1) + "…", 1)]  # fmt: skip
+    assert stats.top_values[3].value == "ü"
+    assert stats.unique == 4
+    assert custom(proto)["distinct_error"] == 0
+    assert (custom(proto)["min_bytes"], custom(proto)["max_bytes"]) == (1, 3000)
+    ranks = [(bucket.low_rank, bucket.label) for bucket in stats.rank_histogram.buckets]
+    assert [rank for rank, _ in ranks] == [0, 1, 2, 3]
+
+
+def test_all_values_of_a_label_are_listed() -> None:
+    values = [number for number in range(1100) for _ in range(2)]
+    listed = [
+        len(custom(message_of(Feature("x", "int64"), values, label))["top_values"].buckets)
+        for label in (None, "x")
+    ]
+    assert listed[0] < listed[1] == 1100
+
+
+def test_lengths_of_lists_and_sizes_of_bytes_are_summarized() -> None:
+    lists = message_of(Feature("x", "int64", (None,)), [[1, 2, 3], [], None, [4]])
+    common = lists.num_stats.common_stats
+    assert (common.min_num_values, common.max_num_values, common.tot_num_values) == (0, 3, 4)
+    assert common.avg_num_values == pytest.approx(4 / 3)
+    assert common.num_missing == 1
+    assert len(common.num_values_histogram.buckets) == 10
+    assert len(custom(lists)["lengths"].buckets) == 120
+    stats = message_of(Feature("x", "bytes"), [b"", b"abc"]).bytes_stats
+    assert (stats.min_num_bytes, stats.max_num_bytes_int, stats.avg_num_bytes) == (0, 3, 1.5)
+    fixed = message_of(Feature("x", "float32", (2, 3)), [[0.0] * 6] * 2).num_stats.common_stats
+    assert (fixed.min_num_values, fixed.max_num_values, fixed.tot_num_values) == (6, 6, 12)
+
+
+def test_elements_of_arrays_are_json_without_negative_zeros() -> None:
+    proto = message_of(Feature("x", "float32", (2,)), [[-0.0, float("nan")], [0.0, float("nan")]])
+    elements = json.loads(custom(proto)["elements"])
+    assert elements["finite"] == [2, 0]
+    assert elements["mean"] == [0.0, None]
+    assert "-0.0" not in custom(proto)["elements"]
+    assert finite_or_none(np.array([[np.inf, -0.0], [1, np.nan]])) == [[None, 0.0], [1.0, None]]
+
+
+def test_splits_without_records_are_left_out() -> None:
+    proto = to_proto(sketch_of(Feature("x", "int64"), [1, 2], splits=("train", "test")))
+    assert [dataset.name for dataset in proto.datasets] == ["train"]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "ü"]), min_size=2, max_size=40), st.data())
+def test_equal_records_in_another_order_have_equal_bytes(values: list[str], data: Any) -> None:
+    feature, keys = Feature("x", "string"), np.arange(len(values), dtype=np.uint64)
+    order = np.array(data.draw(st.permutations(range(len(values)))))
+    sketch = DatasetSketch(Schema((feature,)), ("train",))
+    cut = len(values) // 2
+    for rows in (order[:cut], order[cut:]):
+        batch = pa.record_batch({"x": pa.array([values[row] for row in rows], pa.large_string())})
+        sketch.add(batch, keys[rows])
+    assert to_bytes(to_proto(sketch)) == to_bytes(to_proto(sketch_of(feature, values)))

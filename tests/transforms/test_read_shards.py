@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from kit.child_processes import ONE
+from kit.data_sets import mixed_rows, write_data_set
 from kit.write_pipelines import beam, run_pipeline
 
+import recordmill
+from recordmill.base.errors import UsageError
 from recordmill.shards.manifest import load_manifest
-from recordmill.transforms import ReadShards, WriteShards
+from recordmill.transforms import ReadShards, WriteShards, read_shards
 
 
 def test_read_shards_reads_what_write_shards_wrote(
@@ -49,3 +53,34 @@ def test_read_shards_reads_what_write_shards_wrote(
             beam.Pipeline(runner=FnApiRunner()) as pipeline,
         ):
             _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
+
+
+def test_tasks_of_a_plan_contain_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_shards, "TASK_BYTES", 1000)
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
+    plan = read_shards.plan_inputs(ReadShards(str(out), ["name", "id"], split="train"))
+    numbers = list(read_shards.list_task_numbers(plan))
+    assert len(numbers) > 1
+    batches = [batch for number in numbers for batch in read_shards.read_task_batches(number, plan)]
+    table = pa.Table.from_batches(batches)
+    assert table.column_names == ["name", "id"]
+    whole = recordmill.open(out, split="train", columns=["name", "id"]).to_table()
+    assert table.sort_by("id").equals(whole.sort_by("id").cast(table.schema))
+
+
+def test_local_inputs_are_absolute_for_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "@file").touch()
+    inputs = ReadShards(["a/*.tfrecord", "@list.txt", "@file", "s3:/bucket/x"]).inputs
+    assert inputs == [
+        f"{tmp_path}/a/*.tfrecord",
+        f"@{tmp_path}/list.txt",
+        f"{tmp_path}/@file",
+        "s3://bucket/x",
+    ]
+    with pytest.raises(UsageError, match="a path is empty"):
+        ReadShards("")

@@ -17,7 +17,6 @@ from recordmill.pipelines.build import build
 from recordmill.pipelines.remote.cluster import check_cluster, refuse_findings
 from recordmill.pipelines.remote.preflight import doctor
 from recordmill.pipelines.remote.submission import pipeline_options
-from recordmill.transforms.probe import ProbeRequest, probe_worker
 
 
 @pytest.mark.parametrize(
@@ -76,22 +75,6 @@ def test_job_server_jar_of_another_engine_is_refused(
         wrong = [str(found) for found in check_cluster("FlinkRunner", options) if not found.ok]
     assert len(wrong) == bool(says)
     assert says in "".join(wrong)
-
-
-def test_probe_of_a_worker_reports_what_it_does_not_see(tmp_path: Path) -> None:
-    there, token = tmp_path / "a.csv", tmp_path / "token"
-    there.write_text("x\n1\n")
-    token.write_text("mine")
-    seen = probe_worker(0, ProbeRequest(str(token), "mine", ((str(there), 4),)))
-    assert (seen["out"], seen["inputs"]) == ("", "")
-    assert (
-        "another folder of that name" in probe_worker(0, ProbeRequest(str(token), "yours"))["out"]
-    )
-    assert "No such file" in probe_worker(0, ProbeRequest(str(tmp_path / "none"), "x"))["out"]
-    assert (
-        "4 bytes there, 5 here"
-        in probe_worker(0, ProbeRequest(inputs=((str(there), 5),)))["inputs"]
-    )
 
 
 def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:

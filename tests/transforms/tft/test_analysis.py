@@ -18,12 +18,24 @@ from PIL import Image
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 import recordmill
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import (
+    DataError,
+    UsageError,
+)
+from recordmill.building.workers import shared_files
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError
 from recordmill.pipelines.build import build
 from recordmill.preprocessing.metadata import restore_transform
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import load_manifest
 from recordmill.shards.rejects import TooManyRejects
+from recordmill.transforms.tft import analysis
+from recordmill.transforms.tft.analysis import (
+    publish_transform_folder,
+    read_analyses,
+    write_analysis,
+    write_analysis_list,
+)
 
 
 def table(out: Path, split: str) -> Any:
@@ -361,3 +373,117 @@ def test_fit_ignores_values_that_are_not_finite_and_notes_them(
     assert "'z': 2 values are NaN or infinite" in said
     assert "'word': 2 words are empty or contain a line break" in said
     assert "'large'" not in said
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "model"
+    (folder / ".tft_metadata").mkdir(parents=True)
+    for name in ("saved_model.pb", "fingerprint.pb", ".tft_metadata/x"):
+        (folder / name).write_text(name)
+    monkeypatch.setattr(
+        analysis.metadata_io,
+        "write_metadata",
+        lambda metadata, path: (Path(path).mkdir(), Path(path, "schema").write_text(metadata)),
+    )
+    return str(folder)
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_published_transform_has_the_files_that_readers_expect(tmp_path: Path, model: str) -> None:
+    target = tmp_path / "transform"
+    assert publish_transform_folder(str(target), model, "schema", {"b": "2", "a": "1"}) == str(
+        target
+    )
+    assert files_below(target) == [
+        "transform_fn/saved_model.pb",
+        "transformed_metadata/asset_map",
+        "transformed_metadata/schema",
+    ]
+    asset_map = (target / "transformed_metadata" / "asset_map").read_text()
+    assert asset_map == '{"a": "1", "b": "2"}'
+
+
+def test_first_published_transform_is_kept(tmp_path: Path, model: str) -> None:
+    target = tmp_path / "transform"
+    for metadata in ("first", "second"):
+        publish_transform_folder(str(target), model, metadata, {})
+    assert (target / "transformed_metadata" / "schema").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "transform"]
+
+
+def test_failed_publication_is_an_error(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk is full")
+
+    monkeypatch.setattr(analysis, "rename", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        publish_transform_folder(str(tmp_path / "transform"), model, "schema", {})
+    assert not (tmp_path / "transform").exists()
+
+
+def test_analysis_lists_keys_without_elements(tmp_path: Path) -> None:
+    path = tmp_path / "analysis.json"
+    write_analysis(str(path), [b"a", b"\xff"], [(b"a".hex(), b"1".hex()), (b"a".hex(), b"2".hex())])
+    assert json.loads(path.read_text()) == {"61": ["31", "32"], "ff": []}
+
+
+@pytest.fixture
+def job_folder(tmp_path: Path) -> JobFolder:
+    folder = JobFolder(str(tmp_path / "out"), "run1")
+    for name in (shared_files.ATTEMPTS_FOLDER, shared_files.SHARED_VALUES_FOLDER):
+        Path(folder.run_path(name)).mkdir(parents=True)
+    return folder
+
+
+def put_analyses(job_folder: JobFolder, *analyses: dict[str, list[str]]) -> list[tuple[int, str]]:
+    names = [(number, f"analysis-{number}") for number in range(len(analyses))]
+    for (_, name), content in zip(names, analyses, strict=True):
+        Path(job_folder.run_path(shared_files.ATTEMPTS_FOLDER, name)).write_text(
+            json.dumps(content)
+        )
+    return names
+
+
+def list_analyses(job_folder: JobFolder, names: list[tuple[int, str]]) -> int:
+    handle: Any = shared_files.SharedValue(job_folder, "plan", "digest")
+    return write_analysis_list(None, names, handle)
+
+
+def test_accepted_analyses_are_read_in_the_order_of_their_unit_groups(
+    job_folder: JobFolder,
+) -> None:
+    first, second = {"61": ["31"]}, {"61": []}
+    names = put_analyses(job_folder, first, second)
+    assert list_analyses(job_folder, names[::-1]) == 2
+    assert read_analyses(job_folder) == [first, second]
+    assert list_analyses(job_folder, names[:1]) == 1  # a repeated step keeps the first list
+    assert read_analyses(job_folder) == [first, second]
+
+
+def test_split_without_records_has_no_analyses(job_folder: JobFolder) -> None:
+    assert list_analyses(job_folder, []) == 0
+    assert read_analyses(job_folder) == []
+
+
+def test_analyses_of_different_transforms_are_an_error(job_folder: JobFolder) -> None:
+    list_analyses(job_folder, put_analyses(job_folder, {"61": []}, {"62": []}))
+    with pytest.raises(DataError, match="workers were given another transform than others"):
+        read_analyses(job_folder)
+
+
+def test_missing_or_changed_analysis_is_an_error(job_folder: JobFolder) -> None:
+    names = put_analyses(job_folder, {"61": []})
+    list_analyses(job_folder, names)
+    path = Path(job_folder.run_path(shared_files.ATTEMPTS_FOLDER, names[0][1]))
+    path.write_text("{")
+    with pytest.raises(DataError, match="was changed after this build had written it"):
+        read_analyses(job_folder)
+    path.unlink()
+    with pytest.raises(NotSharedError):
+        read_analyses(job_folder)

@@ -1,4 +1,4 @@
-"""Declared steps give the values of their definition, and rows outside of it are rejects."""
+"""Steps return the values of their definition. Rows outside of their domain are rejects."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.image_samples import encoded, picture
 
 import recordmill
 from recordmill.base.errors import DataError
 from recordmill.pipelines.build import build
+
+tft = pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
+import tensorflow as tf  # noqa: E402
+
+from recordmill.preprocessing.declaration import declare_transform  # noqa: E402
+from recordmill.schemas.feature import Feature, Schema  # noqa: E402
+from recordmill.transforms.tft.declared import DeclaredFunction, _ResultNames  # noqa: E402
 
 STEPS = {
     "exact": {"from": "n", "clip": [1_700_000_001, 1_700_000_003]},
@@ -138,3 +146,87 @@ def test_value_outside_the_domain_of_a_step_is_a_reject(tmp_path: Path) -> None:
         * 3
         + ["the transform refuses it: feature 'b': bucketize has no bucket for NaN"]
     )
+
+
+def apply(steps: Any, feature: Feature, tensor: Any) -> Any:
+    """Returns the result of steps without analyzers."""
+    return DeclaredFunction(declare_transform({"x": steps}, Schema((feature,))))({"x": tensor})["x"]
+
+
+def sparse(*values: Any, rows: int, at: list[int]) -> Any:
+    """A SparseTensor with one value in each row of `at`."""
+    return tf.SparseTensor([[row, 0] for row in at], list(values), [rows, 1])
+
+
+FLOAT = Feature("x", "float32", required=True)
+
+
+def test_log_is_computed_in_float64_and_rounded_once() -> None:
+    values = np.array([0.1, 1e-8, 1e30], np.float32)
+    result = apply("log1p", FLOAT, tf.constant(values)).numpy()
+    assert result.dtype == np.float32
+    assert result.tolist() == np.log1p(values.astype(np.float64)).astype(np.float32).tolist()
+
+
+def test_step_keeps_the_layout_of_the_tensor() -> None:
+    clip = {"clip": [0, 1]}
+    lists = apply(
+        clip, Feature("x", "float32", (None,)), tf.ragged.constant([[2.0], [], [-1.0, 0.5]])
+    )
+    assert lists.to_list() == [[1.0], [], [0.0, 0.5]]
+    gaps = apply(clip, Feature("x", "float32"), sparse(5.0, rows=3, at=[1]))
+    assert (gaps.indices.numpy().tolist(), gaps.values.numpy().tolist()) == ([[1, 0]], [1.0])
+
+
+def test_large_integers_are_clipped_exactly() -> None:
+    values = tf.constant([2**53 + 1, -5, 2**62], tf.int64)
+    result = apply({"clip": [0.5, 2.0**60]}, Feature("x", "int64", required=True), values)
+    assert result.numpy().tolist() == [2**53 + 1, 1, 2**60]
+
+
+def test_missing_value_is_imputed() -> None:
+    tensor = sparse(3.0, 4.0, rows=4, at=[0, 2])
+    assert apply({"impute": -1.5}, Feature("x", "float32"), tensor).numpy().tolist() == [3, -1.5, 4, -1.5]  # fmt: skip
+    words = sparse("a", rows=2, at=[1])
+    assert apply({"impute": "none"}, Feature("x", "string"), words).numpy().tolist() == [b"none", b"a"]  # fmt: skip
+    numbers = sparse(7, rows=2, at=[0])
+    filled = apply({"impute": 0.5}, Feature("x", "int32"), tf.cast(numbers, tf.int64))
+    assert filled.numpy().tolist() == [7.0, 0.5]
+
+
+def test_text_is_divided_into_words() -> None:
+    text = tf.constant(["Ä b  C", ""])
+    lower = apply({"tokenize": {"lower": True}}, Feature("x", "string", required=True), text)
+    assert lower.to_list() == [["ä".encode(), b"b", b"c"], []]
+    missing = apply("tokenize", Feature("x", "string"), sparse("a b", rows=2, at=[1]))
+    assert missing.to_list() == [[], [b"a", b"b"]]
+
+
+def test_numbers_are_hashed_as_their_text() -> None:
+    numbers = apply(
+        {"hash": 100}, Feature("x", "int64", required=True), tf.constant([12, 7, 12], tf.int64)
+    )
+    texts = apply(
+        {"hash": 100}, Feature("x", "string", required=True), tf.constant(["12", "7", "12"])
+    )
+    assert numbers.numpy().tolist() == texts.numpy().tolist()
+    assert numbers.dtype == tf.int64
+
+
+def test_class_numbers_become_vectors() -> None:
+    feature = Feature("x", "int64", required=True)
+    result = apply({"one_hot": 3}, feature, tf.constant([2, 5], tf.int64))
+    assert result.numpy().tolist() == [[0, 0, 1], [0, 0, 0]]
+
+
+def test_image_is_decoded_to_the_size() -> None:
+    data = encoded("PNG", picture(size=(20, 10)))
+    steps = {"image": {"resize": [4, 5], "channels": 3, "scale": 1 / 255}}
+    pixels = apply(steps, Feature("x", "bytes", required=True), tf.constant([data, data])).numpy()
+    assert (pixels.shape, pixels.dtype) == ((2, 4, 5, 3), np.float32)
+    assert 0 < pixels.max() <= 1
+
+
+def test_vocabulary_file_has_a_plain_name() -> None:
+    assert _ResultNames(3, "a/ü b", 0).vocabulary == "vocabulary_3_a___b"
+    assert _ResultNames(3, "x" * 200, 2).vocabulary == "vocabulary_3_" + "x" * 80 + "_2"
