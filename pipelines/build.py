@@ -45,7 +45,7 @@ from recordmill.pipelines.append import (
 )
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.parsed_files import has_parsed_files, release_parsed_files
+from recordmill.pipelines.parsed_files import has_parsed_files, keep_parsed_files
 from recordmill.pipelines.plan import plan_source, to_paths
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
@@ -428,7 +428,7 @@ def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Ru
         raise
     except BaseException:
         if uses_parser and run.committed_manifest() is None:
-            release_parsed_files(folder, run)
+            keep_parsed_files(folder, run)
         raise
     finally:
         folder.close()  # does nothing after `release`

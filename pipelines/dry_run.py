@@ -40,7 +40,7 @@ from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
-from recordmill.sources.parser.source import parses_part
+from recordmill.sources.parser.source import is_partly_parsed
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import parse_output_path
@@ -169,7 +169,7 @@ def _preview(
             source.kind,
             len(source.files),
             source.files.size_bytes,
-            None if parses_part(source) else count_unit_rows(source.units),
+            None if is_partly_parsed(source) else count_unit_rows(source.units),
             plan.schema,
             plan.split_names,
             _estimate_shards(plan, source),

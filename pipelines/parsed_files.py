@@ -95,7 +95,7 @@ def _list_results(run: str) -> list[str]:
     return [name.removesuffix(RESULT_SUFFIX) for name in names if name.endswith(RESULT_SUFFIX)]
 
 
-def release_parsed_files(folder: RunFolder, run: Run) -> None:
+def keep_parsed_files(folder: RunFolder, run: Run) -> None:
     """Keeps the parsed files of a failed run, and warns the user.
 
     Args:

@@ -30,7 +30,7 @@ from recordmill.building.workers.shared_files import (  # noqa: E402
 from recordmill.pipelines import parse  # noqa: E402
 from recordmill.pipelines.remote.job_error import EngineError  # noqa: E402
 from recordmill.shards.run import RunFolder  # noqa: E402
-from recordmill.sources.parser.function import parse_parser  # noqa: E402
+from recordmill.sources.parser.function import to_parser_function  # noqa: E402
 from recordmill.sources.parser.pool import WorkerPool  # noqa: E402
 from recordmill.storage.listing import list_inputs  # noqa: E402
 from recordmill.transforms import parse_files  # noqa: E402
@@ -135,7 +135,7 @@ def test_function_without_a_module_is_sent_to_worker_processes(folder: Path) -> 
 
 
 def test_function_of_a_file_runs_where_the_file_does_not_exist(folder: Path) -> None:
-    function = parse.add_source(parse_parser("my.py:fail", "parser"))
+    function = parse.add_source(to_parser_function("my.py:fail", "parser"))
     (folder / "my.py").unlink()
     pool = WorkerPool(function)
     try:
@@ -154,7 +154,7 @@ def request_of_file(folder: Path) -> SharedValue[ParseRequest]:
     job_folder = JobFolder(str(folder / "out"), run.id)
     for name in ("shared", PARSED_FOLDER):
         Path(job_folder.run_path(name)).mkdir()
-    function = parse.add_source(parse_parser("my.py:rows", "parser"))
+    function = parse.add_source(to_parser_function("my.py:rows", "parser"))
     files = list_inputs(["in"]).files.without_ctimes()
     return job_folder.share_value("parse", ParseRequest(files, function))
 

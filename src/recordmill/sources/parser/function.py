@@ -73,7 +73,7 @@ class ParserFunction:
         return find_function(module, name, location)
 
 
-def parse_parser(value: str | Callable[..., Any], name: str) -> ParserFunction:
+def to_parser_function(value: str | Callable[..., Any], name: str) -> ParserFunction:
     """Returns the parser that an option names.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recordmill.options.declare import Options, declare
-from recordmill.sources.parser.function import ParserFunction, parse_parser
+from recordmill.sources.parser.function import ParserFunction, to_parser_function
 
 
 class ParserOptions(Options, heading="records"):
@@ -12,7 +12,7 @@ class ParserOptions(Options, heading="records"):
     parser: ParserFunction | None = declare(
         "your function that parses a file of any format: it returns or yields dicts of features, or RecordBatches",
         default=None,
-        parse=parse_parser,
+        parse=to_parser_function,
         files_only=True,
         decides=True,
         common=True,

@@ -61,7 +61,7 @@ class ParsedFile:
         return itertools.pairwise((*self.first_batches, len(self.rows)))
 
     def batches(self, begin: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the batches with numbers from `begin` to before `end`. None reads all."""
+        """Yields the batches [begin, end) of the file. `end=None` reads to the last one."""
         end = len(self.rows) if end is None else end
         for path, (first, stop) in zip(self.segments, self.batch_ranges(), strict=True):
             if first < end and begin < stop:

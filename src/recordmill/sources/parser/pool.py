@@ -18,7 +18,7 @@ from recordmill.base.option_names import option
 from recordmill.sources.parser.function import ParserFunction
 
 # A new interpreter, because a forked process of a program with threads can hang.
-_START = (
+_WORKER_CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from recordmill.sources.parser.worker import main; main()"
 )
@@ -101,7 +101,7 @@ class _Worker:
     def __init__(self, logs_output: bool) -> None:
         # A session of its own, so that Ctrl-C stops this process first, which then ends the worker.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            [sys.executable, "-c", _WORKER_CODE, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if logs_output else None,

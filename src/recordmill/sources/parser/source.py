@@ -209,7 +209,7 @@ def _count_parsed(parsed: Sequence[ParsedFile], files: FileTable) -> tuple[str, 
     return (f"only the first {len(parsed):,} of {len(files):,} files were parsed",)
 
 
-def parses_part(source: Source) -> bool:
+def is_partly_parsed(source: Source) -> bool:
     """Returns whether a source has parsed only the first of its files."""
     return isinstance(source, ParsedSource) and len(source.parsed) < len(source.files)
 

@@ -84,9 +84,9 @@ def _parse(
     """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
 
     Returns:
-        The rows, bytes and numbers of nulls of the batches, and the schemas and sizes of the Arrow
-        files. Or the error of the user's function. Or (errno, text) of an error while the Arrow
-        files were written.
+        The answer for the parent process. It describes the Arrow files and their batches, or has
+        one entry: `failure`, the error of the user's function, or `output_error`, (errno, text) of
+        an error while the Arrow files were written.
     """
     writer = SegmentWriter(prefix)
     null_counts: list[dict[str, int]] = []
@@ -108,7 +108,7 @@ def _parse(
     except (Exception, SystemExit) as error:
         with contextlib.suppress(OSError):
             writer.close()
-        return {"failure": _describe(error, parser)}
+        return {"failure": _describe_failure(error, parser)}
     return {
         "segments": writer.segments,
         "first_batches": writer.first_batches,
@@ -146,7 +146,7 @@ def _to_batches(result: Any) -> Iterator[pa.RecordBatch]:
                 yield batch
 
 
-def _describe(error: BaseException, parser: ParserFunction) -> str:
+def _describe_failure(error: BaseException, parser: ParserFunction) -> str:
     """Returns the error with the line of the user's code."""
     if isinstance(error, DataError):
         return f"{error.place}: {error.reason}" if error.place else error.reason
