@@ -1,6 +1,7 @@
 """Each module with behaviour of its own has a test file of its name, so its tests are found."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,17 @@ def test_test_file_has_a_test() -> None:
         if "def test_" not in path.read_text(encoding="utf-8")
     ]
     assert not empty, empty
+
+
+def test_selections_of_ci_match_test_names() -> None:
+    """A selection that matches nothing leaves its tests out without a word, or adds long ones."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    selections = re.findall(r'(?:^long=|-k )"([^"$]+)"', script, re.MULTILINE)
+    words = {word for selection in selections for word in selection.split(" or ")}
+    assert len(words) > 5, selections
+    # A word may also match the name of a parameter.
+    texts = [
+        f"{path.stem} {path.read_text(encoding='utf-8')}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+    ]
+    assert not [word for word in words if not any(word in text for text in texts)]
