@@ -301,8 +301,9 @@ class KnownInputs:
                 raise DataError("is not a list of inputs", source=path) from None
 
     def find_new(self, files: FileTable) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the files that the data set lacks, [files], and sets `notes`.
+        """Returns a mask of the new files, bool [files], and sets `notes`.
 
+        A file is new if the data set lacks it.
         A file with the name of an input of the data set, but another size or time, is new, too.
         Files in several INPUT folders can be equal in all three. Then as many of them are known as
         the data set has, in the order of the folders.

@@ -371,7 +371,7 @@ def _plan_and_run(
 
 
 def _finish_killed_commit(out: str) -> None:
-    """Writes the files next to the manifests, if the last run was killed before it wrote them.
+    """Writes the files next to the manifests, if a killed run left them out.
 
     A run that commits does this anyway, but one that finds nothing new does not commit.
     """
@@ -436,9 +436,9 @@ def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Ru
 
 @contextlib.contextmanager
 def _explain_output_errors(out: str, path: Path, run: Run) -> Iterator[None]:
-    """Turns an OSError about OUT, such as a full disk, into an error for the user.
+    """Turns an OSError about OUT, such as a full disk, into a RecordmillError.
 
-    The message names the path, and says whether the data set was committed.
+    The message contains the path, and whether the data set was committed.
 
     Args:
         out: The output folder.

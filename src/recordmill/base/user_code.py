@@ -16,7 +16,10 @@ class UserCodeError(Exception):
 
 
 class _ContentLoader(importlib.abc.SourceLoader):
-    """Loader of a module from the content of its file, which need not exist on this host."""
+    """Loader of a module from the content of its file.
+
+    The file need not exist on this host.
+    """
 
     def __init__(self, path: str, content: bytes) -> None:
         self._path, self._content = path, content

@@ -102,12 +102,12 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
 
 
 def make_conflict(out: str | Path, reason: str, action: str) -> CommitConflict:
-    """Returns the error of a run that can't commit.
+    """Returns the error for a run that lost a race for the commit.
 
     Args:
         out: The output folder or store URL.
         reason: See `Run.explain_conflict`.
-        action: What the run does, one of `manifest.ACTIONS`.
+        action: The kind of the run, one of `manifest.ACTIONS`.
     """
     remedy = "; repeat the command to append to it" if action == APPEND else ""
     return CommitConflict(f"{out}: {reason}; the result of this one was discarded{remedy}")

@@ -317,7 +317,12 @@ def _commit(
 
 
 def _copy_files(out: str, manifest: Manifest, data: Path) -> dict[str, Any]:
-    """Copies statistics and transform to the new data folder, and joins the lists of inputs.
+    """Copies statistics and transform, and joins the lists of inputs.
+
+    Args:
+        out: The output folder.
+        manifest: The manifest of the old parts.
+        data: The new data folder.
 
     Returns:
         The manifest's entry for the inputs.

@@ -284,9 +284,9 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Gives a file a second name, or copies it if the file system has no hard links.
+    """Creates a hard link to a file, or a copy if the file system has no links.
 
-    No file may have this name.
+    Nothing may exist at `target`.
     """
     try:
         os.link(source, target)

@@ -207,9 +207,9 @@ def last_known_stat(path: str) -> Stat:
 
 
 def refresh_listing(folder: str) -> None:
-    """Lists a folder of a store again, which updates `last_known_stat` of its objects.
+    """Updates the known sizes and etags of a store's objects, by listing their folder.
 
-    Does nothing for a folder on a disk.
+    `last_known_stat` returns the new values. Does nothing for a folder on a disk.
     """
     for _ in iter_object_stats(folder) if is_remote(folder) else ():
         pass
@@ -383,7 +383,7 @@ def move_to_final(path: str, target: str, size_bytes: int) -> None:
 
 
 def add_name(path: str, target: str) -> None:
-    """Gives a file a second name. Neither name may be used to change it.
+    """Adds a second name to a file. Neither name may be used to change it.
 
     In a store, and on file systems without hard links, the file is copied.
 

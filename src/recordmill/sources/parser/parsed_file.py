@@ -207,7 +207,7 @@ def _to_content(answer: Mapping[str, Any]) -> bytes:
 
 
 def load_complete_result(folder: str, name: str) -> dict[str, Any]:
-    """Loads the JSON file of a result of another run, and checks its Arrow files.
+    """Loads the result of another run, and checks its Arrow files.
 
     Raises:
         FileNotFoundError: There is no result.

@@ -33,7 +33,7 @@ class WorkerDied(Exception):
 
 
 class WorkerPool:
-    """Worker processes, which are started when they are needed.
+    """Worker processes for the user's function. Each starts when it is first needed.
 
     Args:
         function: The user's function.
