@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from kit.parser_inputs import make_parser_inputs
 
 PARSER = """
 import os, signal, sys, time
@@ -46,12 +47,4 @@ def nothing(path):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with `in/`, which has 6 files of 4 lines, and the parsers in `my.py`."""
-    (tmp_path / "in").mkdir()
-    for number in range(6):
-        lines = "".join(f"{number} {line} 0.5\n" for line in range(4))
-        (tmp_path / "in" / f"{number}.dat").write_text(lines)
-    (tmp_path / "my.py").write_text(PARSER)
-    monkeypatch.setenv("PARSER_LOG", str(tmp_path / "log"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return make_parser_inputs(tmp_path, PARSER, monkeypatch)
