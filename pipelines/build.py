@@ -8,66 +8,47 @@ step commits the data set. The work on records is done in other rooms: `sources`
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display, completion_notice
-from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.messages import Message
-from recordmill.base.option_names import available_names, option
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
-from recordmill.building.class_counter import check_class_feature, count_classes
 from recordmill.building.commit import finish_output
 from recordmill.building.finish_build import find_identical_build
-from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.record_keys import KeyAssigner, convert_split_boundaries, find_split_names
-from recordmill.building.sorted_run import KeyBuckets
-from recordmill.building.workers.shared_files import JobFolder, begin_build
-from recordmill.checks.constraints import read_expectations
-from recordmill.options.build import BuildShards
+from recordmill.building.plan import BuildPlan
 from recordmill.options.calls import is_local, with_keywords
 from recordmill.pipelines.append import (
-    KnownInputs,
     NothingToAppend,
-    explain_no_statistics,
     inherit_options,
-    plan_appended,
 )
-from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
+from recordmill.pipelines.beam_run import check_runner
+from recordmill.pipelines.build_job import run_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.parsed_files import has_parsed_files, keep_parsed_files
-from recordmill.pipelines.plan import plan_source, to_paths
-from recordmill.pipelines.remote.job_error import EngineError
-from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
+from recordmill.pipelines.build_plan import make_plan
+from recordmill.pipelines.build_source import to_paths
+from recordmill.pipelines.output_run import open_run
 from recordmill.pipelines.remote.status import RunState, status
-from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
-from recordmill.pipelines.transform import add_transform, find_transform
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest, load_manifest, load_newest_manifest
-from recordmill.shards.run import Run, RunFolder, check_output_folder
-from recordmill.shards.store_run import StoreRun, attach_run, find_local_work_folder
+from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.shards.verify import check_derived
-from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
-    DISK_FULL_ERRNOS,
     is_remote,
     limit_block_memory,
     limit_requests,
-    move_to_shared,
     parse_output_path,
     stat,
 )
@@ -78,9 +59,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.options.keywords import BuildKeywords
-    from recordmill.transforms.beam_types import Pipeline
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -346,7 +324,10 @@ def _plan_and_run(
     with (
         limit_block_memory(settings.run.memory),
         Display(progress, quiet),
-        _begin_run(out, settings) as (folder, run),
+        open_run(out, runner=settings.run.runner, uses_parser=settings.parser is not None) as (
+            folder,
+            run,
+        ),
     ):
         checks.append(lambda: run.committed_manifest() is not None)
         unparsed = _find_unparsed_build(source, folder, out, base_generation, settings)
@@ -358,7 +339,7 @@ def _plan_and_run(
             return _Built(nothing.manifest, None, unchanged=True, notes=(nothing.note,))
         if settings.records.if_changed and (identical := find_identical_build(plan)) is not None:
             return _Built(identical, plan, unchanged=True)
-        plan = _run_plan(plan, run, settings, progress, detach=detach)
+        plan = run_plan(plan, run, settings, progress, detach=detach)
         if detach:
             folder.release()  # the job goes on using it
             return None
@@ -378,246 +359,6 @@ def _finish_killed_commit(out: str) -> None:
     number, manifest = load_newest_manifest(out)
     if check_derived(out, manifest, number):
         finish_output(out, manifest, number)
-
-
-@contextlib.contextmanager
-def _begin_run(out: str, settings: BuildOptions) -> Iterator[tuple[RunFolder, Run]]:
-    """Creates the folder of a run, and closes it after the `with` block.
-
-    If the block fails, everything that the run has written is removed, except in two cases: the run
-    has parsed files for the next build, or a job may still be writing.
-
-    Yields:
-        (folder on this machine in which the run works, run). They are the same object, unless OUT
-        is in a store.
-
-    Raises:
-        RecordmillError: The block raised an error of the system about OUT.
-    """
-    path = find_local_work_folder(out) if is_remote(out) else Path(out)
-    uses_parser = settings.parser is not None
-    folder = RunFolder.create(
-        path,
-        keep=has_parsed_files if uses_parser else None,
-        # The workers of an engine can outlive this process and its lock, so they need a lease.
-        uses_engine=not is_local(settings.run.runner),
-    )
-    run: Run = attach_run(out, folder.id) if is_remote(out) else folder
-
-    def keeps_parsed_files(_: BaseException) -> bool:
-        with contextlib.suppress(OSError):
-            return uses_parser and has_parsed_files(join(out, run.folder_name))
-        return False
-
-    try:
-        with _explain_output_errors(out, path, run), contextlib.ExitStack() as stack:
-            # A store that refuses writes does so here, and not after all work is done.
-            if not is_local(settings.run.runner):
-                job_folder = JobFolder(out, folder.id)
-                stack.enter_context(
-                    remove_on_failure(
-                        job_folder, keeps_parsed_files, removes_dead_runs=not uses_parser
-                    )
-                )
-            elif isinstance(run, StoreRun):
-                with run:
-                    pass
-            yield folder, run
-    except MayBeRunning:
-        folder.release()
-        raise
-    except BaseException:
-        if uses_parser and run.committed_manifest() is None:
-            keep_parsed_files(folder, run)
-        raise
-    finally:
-        folder.close()  # does nothing after `release`
-
-
-@contextlib.contextmanager
-def _explain_output_errors(out: str, path: Path, run: Run) -> Iterator[None]:
-    """Turns an OSError about OUT, such as a full disk, into a RecordmillError.
-
-    The message contains the path, and whether the data set was committed.
-
-    Args:
-        out: The output folder.
-        path: The folder on this machine in which the run works.
-        run: The run.
-
-    Raises:
-        RecordmillError: The `with` block raised OSError about OUT. Other errors are unchanged.
-    """
-    try:
-        yield
-    except OSError as error:
-        if not _is_output_error(error, path):
-            raise
-        raise RecordmillError(
-            f"{_describe_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
-        ) from error
-
-
-def _run_plan(
-    plan: BuildPlan, run: Run, settings: BuildOptions, progress: Progress, *, detach: bool
-) -> BuildPlan:
-    """Runs a planned build, from the checks of the engine to the commit.
-
-    Args:
-        plan: The plan of the inputs.
-        run: The run.
-        settings: The checked options.
-        progress: Receives the counts.
-        detach: Only submits the job.
-
-    Returns:
-        The plan with the parts that needed a pass over the records: classes and transform.
-    """
-    _run_preflight(plan, settings, progress)
-    plan = count_classes(plan, progress)
-    job_folder = (
-        None
-        if is_local(settings.run.runner)
-        else _make_job_folder(plan, settings.run.storage_requests)
-    )
-    plan = _move_data_to_out(plan, job_folder)
-    plan = add_transform(plan, settings, progress, job_folder)
-    # The rules are about the written records, so they need the transformed schema.
-    if plan.rules is not None:
-        plan = replace(plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names))
-    assert plan.source is not None
-    progress.begin("read", count_unit_rows(plan.source.units))
-    try:
-        run_build(plan, settings, progress, job_folder, detach=detach)
-    except EngineError as error:
-        # A job can fail in its last moments, after its commit. The data set is complete then,
-        # and the failure is only worth a warning.
-        if job_folder is None or run.committed_manifest() is None:
-            raise
-        _log.warning(
-            "%s: the data set is complete; its job failed after the commit: %s", run.out, error
-        )
-        run.remove_work_files()
-    return plan
-
-
-def _describe_location(path: Path, out: str, error: OSError) -> str:
-    """Returns the path that failed, for messages.
-
-    This is the path in the error, or OUT if the error has none. If OUT is in a store, it is the
-    local folder in which the output is prepared.
-    """
-    if is_remote(out):
-        return f"{path} (in TMPDIR, where the files for {out} are prepared)"
-    return str(path) if error.filename is None else os.fspath(error.filename)
-
-
-def _describe_outcome(run: Run) -> str:
-    """Returns the state of OUT after a failed build, for messages."""
-    try:
-        return (
-            "nothing was written"
-            if run.committed_manifest() is None
-            else "the data set is complete"
-        )
-    except (OSError, DataError):
-        return (
-            "it is unknown whether the data set was written: run `recordmill "
-            "verify` when the disk can be read"
-        )
-
-
-def _is_output_error(error: OSError, out: Path) -> bool:
-    """Returns whether an error concerns OUT and not an input.
-
-    A full disk without a path in the error concerns OUT, because only writes can fail for this
-    reason.
-    """
-    if isinstance(error.filename, str):
-        # The joined "" adds a slash, so that OUT2/x is not taken for a path in OUT.
-        return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
-    return error.errno in DISK_FULL_ERRNOS
-
-
-def make_plan(
-    source: Any,
-    folder: RunFolder,
-    out: str,
-    base_generation: int,
-    settings: BuildOptions,
-    progress: Progress,
-    *,
-    is_preview: bool = False,
-    known_schema: Schema | None = None,
-) -> BuildPlan:
-    """Plans a build: lists and scans the inputs, and infers the schema.
-
-    Args:
-        source: As for `build`.
-        folder: The local run folder.
-        out: The output folder.
-        base_generation: The newest generation in `out`, or 0.
-        settings: The checked options.
-        progress: Receives the counts of files that the user's parser has parsed.
-        is_preview: Limits the user's parser to the first files.
-        known_schema: The features of the records. If set, the user's parser is not run.
-
-    Raises:
-        NothingToAppend: The data set has all inputs already.
-        UsageError: An option does not fit the inputs.
-        DataError: An input is damaged.
-    """
-    rules = None if settings.run.expect is None else read_expectations(settings.run.expect)
-    # New data are read with the schema of the records on which the transform was fitted.
-    if settings.transform_from is not None and settings.schema is None and settings.base is None:
-        saved = find_transform(settings.transform_from)
-        settings = replace(settings, schema=saved.raw, droppable_features=saved.droppable_features)
-    base = settings.base
-    plan_inputs = functools.partial(
-        plan_source,
-        source,
-        folder,
-        out,
-        progress=progress,
-        is_preview=is_preview,
-        known_schema=known_schema,
-        known_inputs=None if base is None else KnownInputs(base),
-    )
-    planned = plan_inputs(settings) if base is None else plan_appended(settings, base, plan_inputs)
-    _check_columns(planned, settings)
-    schema = _drop_split_column(planned, settings)
-    splits = find_split_names(settings.order, planned.files)
-    options = settings.shards.scaled_to(planned.files.size_bytes)
-    shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
-    if base is not None:
-        notes = explain_no_statistics(base, settings)
-        planned = replace(planned, notes=(*planned.notes, *notes))  # type: ignore[type-var]
-    plan = BuildPlan(
-        folder=str(folder.path.absolute()),
-        base_generation=base_generation,
-        base_manifest=None if base is None else base.manifest,
-        schema=schema,
-        split_names=splits,
-        key_buckets=KeyBuckets.for_shards(
-            len(splits), KeyAssigner(settings.order, planned).key_limit, shards
-        ),
-        source=planned,
-        key_options=settings.order,
-        shard_options=options,
-        compression=settings.values[BuildShards].compression,
-        threads=settings.threads,
-        memory_bytes=settings.run.memory,
-        budget=settings.budget,
-        name=settings.name,
-        source_options=settings.source_options(),
-        store_url=out if is_remote(out) else "",
-        has_statistics=settings.run.stats
-        and (base is None or "sketch" in base.manifest.statistics),
-        rules=rules,
-        description=settings.description,
-        keep_generations=settings.records.keep_generations,
-    )
-    return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
 
 def _find_unparsed_build(
@@ -642,172 +383,6 @@ def _find_unparsed_build(
         if (identical := find_identical_build(plan)) is not None:
             return _Built(identical, plan, unchanged=True)
     return None
-
-
-def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
-    """Returns the schema of the source without the column of `split_column`.
-
-    The column is kept in two cases: TFRecords are copied with all features, and a transform
-    receives all columns.
-
-    Raises:
-        UsageError: The column does not contain single strings.
-    """
-    name = settings.order.split_column
-    if name is None:
-        return source.schema
-    _check_column(source, "split_column", name)
-    if source.schema[name].dtype != "string" or source.schema[name].shape:
-        described = source.schema[name].describe()
-        raise UsageError(
-            ("{split_column}: the column is {described}, and only text can name a split"),
-            split_column=option("split_column", name),
-            described=described,
-        )
-    if (
-        source.kind == "tfrecord"
-        or settings.transform is not None
-        or settings.transform_from is not None
-    ):
-        return source.schema
-    return source.schema.select(
-        [feature_name for feature_name in source.schema.names if feature_name != name]
-    )
-
-
-def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
-    """Checks that the workers of an engine can see OUT and the inputs.
-
-    Does nothing without an engine, or if the user has turned the check off. A parser of the user
-    has run on the workers already, after the same check.
-    """
-    if settings.run.runner is None or is_local(settings.run.runner) or not settings.run.preflight:
-        return
-    if settings.parser is not None:
-        return
-    files = plan.source.files if plan.source is not None else ()
-    probe = ProbeResult(_make_job_folder(plan).run_path(), sample_files(files))
-    preflight(settings.run.runner, settings.run.beam_args, probe, progress)
-
-
-def run_build(
-    plan: BuildPlan,
-    settings: BuildOptions,
-    progress: Progress,
-    job_folder: JobFolder | None,
-    *,
-    detach: bool = False,
-) -> None:
-    """Runs the job that builds and commits a planned data set.
-
-    Args:
-        plan: The plan of the build.
-        settings: The checked options.
-        progress: Receives the counts.
-        job_folder: The folders that the workers of an engine share. None runs the build in this
-            process.
-        detach: Returns as soon as the engine has accepted the job.
-    """
-    if job_folder is not None:
-        shared = begin_build(plan, job_folder)
-    else:
-        plan_handle = make_plan_handle(plan, settings.run.beam_args)
-
-    def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Impulse, Map
-        from recordmill.transforms.build_stages import BuildStages, ElementNumbers
-        from recordmill.transforms.local_build import build_locally
-
-        if job_folder is not None:
-            _ = (
-                pipeline
-                | "Groups" >> ElementNumbers(len(plan.unit_groups))
-                | "Build" >> BuildStages(shared, progress)
-            )
-        else:
-            _ = (
-                pipeline
-                | "Once" >> Impulse()
-                | "Build" >> Map(build_locally, plan_handle, progress)
-            )
-
-    folder = plan.folder if job_folder is None else job_folder.run_path()
-    run_pipeline(
-        construct, settings.run.runner, settings.run.beam_args, folder, progress, detach=detach
-    )
-
-
-def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
-    """Returns the folders that the workers of an engine share.
-
-    Args:
-        plan: The plan of the build.
-        requests: Maximum number of concurrent store requests of each worker. None keeps the
-            default.
-    """
-    return JobFolder(plan.out, RunFolder.attach(plan.folder).id, requests)
-
-
-def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
-    """Moves records that `plan_source` has written to local files to the store of OUT.
-
-    They come from data in memory. The workers read them there. Other sources, and an OUT on a
-    disk, need no move.
-
-    Returns:
-        The plan with the new paths.
-    """
-    from recordmill.sources.arrow.memory import MemorySource
-
-    source = plan.source
-    if job_folder is None or not job_folder.is_remote:
-        return plan
-    if not isinstance(source, MemorySource):
-        return plan
-    for path in source.segments:
-        move_to_shared(path, job_folder.run_path("spool", os.path.basename(path)))
-    return replace(plan, source=source.with_folder(job_folder.run_path("spool")))
-
-
-def _check_columns(source: Source, settings: BuildOptions) -> None:
-    """Raises UsageError if the options that order records name columns that do not fit."""
-    order = settings.order
-    for keyword, column in (
-        ("key", order.key),
-        ("split_by", order.split_by),
-        ("stratify", order.stratify),
-    ):
-        _check_column(source, keyword, column)
-    if order.stratify is not None:
-        check_class_feature(source.schema[order.stratify])
-    if order.split_at is not None:
-        _check_column(source, "split_at", name := order.split_at[0])
-        convert_split_boundaries(order, to_arrow(source.schema).field(name).type)
-
-
-def _check_column(source: Source, keyword: str, column: str | None) -> None:
-    """Raises UsageError if a column is missing or its values are not scalars.
-
-    Args:
-        source: The planned source.
-        keyword: The option that names the column, for messages.
-        column: The name of the column. None is always valid.
-    """
-    if column is None:
-        return
-    names = source.schema.names
-    if column not in names:
-        raise UsageError(
-            "{option}: no such column; {available_names}",
-            option=option(keyword, column),
-            available_names=available_names(column, names),
-        )
-    if source.schema[column].shape:
-        raise UsageError(
-            "{option}: the column holds {schema}; name a column of single values",
-            option=option(keyword, column),
-            schema=source.schema[column].describe(),
-        )
 
 
 def _make_result(out: str, built: _Built, settings: BuildOptions, *, seconds: float) -> BuildResult:

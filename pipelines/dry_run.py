@@ -29,9 +29,9 @@ from recordmill.building.ingest import (
 from recordmill.building.plan import BuildPlan
 from recordmill.options.calls import with_keywords
 from recordmill.pipelines.append import NothingToAppend, inherit_options
-from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.plan import detect_input_kind, to_paths
+from recordmill.pipelines.build_plan import make_plan
+from recordmill.pipelines.build_source import detect_input_kind, to_paths
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt

@@ -10,7 +10,6 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.arguments import suggest_keywords
@@ -25,6 +24,7 @@ from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.options.calls import Values, with_keywords
 from recordmill.options.generations import CompactOptions, LogOptions, RestoreOptions
 from recordmill.pipelines.build_options import choose_build_threads
+from recordmill.pipelines.output_run import open_run
 from recordmill.shards.catalog import catalog_data_set
 from recordmill.shards.dead_runs import load_generations
 from recordmill.shards.manifest import (
@@ -34,7 +34,7 @@ from recordmill.shards.manifest import (
     load_newest_manifest,
 )
 from recordmill.shards.run import Run, RunFolder
-from recordmill.shards.store_run import StoreRun, attach_run, find_local_work_folder
+from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import (
     is_remote,
     limit_block_memory,
@@ -226,6 +226,7 @@ def compact(
         UsageError: An option is invalid, or a split has fewer records than shards.
         DataError: There is no data set, or a record is damaged. Nothing is committed.
         CommitConflict: Another run committed first.
+        RecordmillError: The compaction failed for another reason, such as a full disk.
     """
     output = parse_output_path(out)
     values = Values("compact", options)[CompactOptions]
@@ -246,32 +247,22 @@ def compact(
         completion_notice(output) as checks,
         limit_block_memory(values.memory),
         Display(counters, quiet),
+        open_run(output) as (folder, run),
     ):
-        folder = RunFolder.create(
-            find_local_work_folder(output) if is_remote(output) else Path(output)
+        checks.append(lambda: run.committed_manifest() is not None)
+        compaction = plan_compaction(
+            manifest,
+            catalog.files,
+            folder,
+            output,
+            base,
+            shard_options=shards,
+            compression=values.compression,
+            threads=choose_build_threads(values.threads, values.memory),
+            memory_bytes=values.memory,
+            keep_generations=values.keep_generations,
         )
-        try:
-            run = attach_run(output, folder.id) if is_remote(output) else folder
-            checks.append(lambda: run.committed_manifest() is not None)
-            if isinstance(run, StoreRun):
-                # A store that refuses writes does so here, and not after all work is done.
-                with run:
-                    pass
-            compaction = plan_compaction(
-                manifest,
-                catalog.files,
-                folder,
-                output,
-                base,
-                shard_options=shards,
-                compression=values.compression,
-                threads=choose_build_threads(values.threads, values.memory),
-                memory_bytes=values.memory,
-                keep_generations=values.keep_generations,
-            )
-            compacted = compact_locally(compaction, counters)
-        finally:
-            folder.close()
+        compacted = compact_locally(compaction, counters)
     return Generation.from_manifest(base + 1, compacted)
 
 

@@ -22,8 +22,8 @@ from recordmill.building.ingest import (
     read_unit_group,
 )
 from recordmill.building.plan import BuildPlan
-from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.build_plan import make_plan
 from recordmill.records.example.encode import encode
 from recordmill.shards.run import RunFolder
 

@@ -19,7 +19,7 @@ from recordmill.commands.main import make_parser
 from recordmill.options.calls import CALLS, FILE_INPUTS, MEMORY_INPUTS, check_applicable
 from recordmill.options.declare import Option
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.plan import plan_source
+from recordmill.pipelines.build_source import plan_source
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.schemas.feature import Schema

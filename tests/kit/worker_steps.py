@@ -30,8 +30,8 @@ from recordmill.building.workers.shards import (
 from recordmill.building.workers.shared_files import JobFolder, SharedPlanHandle, begin_build
 from recordmill.building.workers.sorted_runs import SharedIngestResult, ingest_unit_group
 from recordmill.pipelines.append import inherit_options
-from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.build_plan import make_plan
 from recordmill.pipelines.transform import add_transform
 from recordmill.shards.manifest import Manifest, load_manifest
 from recordmill.shards.run import RunFolder

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import recordmill
-import recordmill.pipelines.build
+import recordmill.pipelines.build_job
 from recordmill.__main__ import main
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.building.commit import CommitConflict
@@ -329,15 +329,15 @@ def test_append_that_two_others_overtake_is_told_to_repeat(
     others = [
         write_csv(tmp_path / f"{number}.csv", rows_of(number, number + 1)) for number in (7, 8)
     ]
-    run_build = recordmill.pipelines.build.run_build
+    run_job = recordmill.pipelines.build_job.run_job
 
     def append_meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
         for path in others:
             recordmill.build(path, out, append=True)
-        run_build(*args, **options)
+        run_job(*args, **options)
 
-    monkeypatch.setattr("recordmill.pipelines.build.run_build", append_meanwhile)
+    monkeypatch.setattr("recordmill.pipelines.build_job.run_job", append_meanwhile)
     # The second one of them has removed the sketch that the append would merge with its own.
     with pytest.raises(CommitConflict, match=r"generation 3.*repeat the command"):
         recordmill.build(inputs[1], out, append=True)
@@ -388,14 +388,14 @@ def test_second_of_two_appends_is_told_to_repeat(
     out = tmp_path / "out"
     recordmill.build(inputs[0], out)
     more = write_csv(tmp_path / "c.csv", rows_of(7, 8))
-    run_build = recordmill.pipelines.build.run_build
+    run_job = recordmill.pipelines.build_job.run_job
 
     def append_meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
         recordmill.build(more, out, append=True)
-        run_build(*args, **options)
+        run_job(*args, **options)
 
-    monkeypatch.setattr("recordmill.pipelines.build.run_build", append_meanwhile)
+    monkeypatch.setattr("recordmill.pipelines.build_job.run_job", append_meanwhile)
     with pytest.raises(CommitConflict, match=r"generation 2.*repeat the command"):
         recordmill.build(inputs[1], out, append=True)
     assert recordmill.open(out).statistics.records == {"train": 201}

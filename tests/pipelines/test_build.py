@@ -20,10 +20,8 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building import ingest, sorted_run
 from recordmill.pipelines.build import BuildResult
-from recordmill.pipelines.build_options import make_options
 from recordmill.records.example.encode import encode
 from recordmill.sources.arrow import memory
-from recordmill.transforms import local_build
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -42,22 +40,6 @@ def table(rows: int) -> pa.Table:
 
 def read_back(result: BuildResult, split: str | None = None) -> list[dict[str, Any]]:
     return recordmill.open(result.out, split=split).to_table().to_pylist()
-
-
-def test_local_build_writes_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which would run any code for whoever can write to OUT."""
-    seen = []
-
-    def look(*given: Any) -> Any:
-        seen.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
-        assert not [path for path in seen if path.exists() and path.read_bytes()[:1] == b"\x80"]
-        return commit_local_build(*given)
-
-    commit_local_build = local_build.commit_local_build
-    monkeypatch.setattr(local_build, "commit_local_build", look)
-    recordmill.build(table(100), tmp_path / "out")
-    assert seen
-    assert not [path for path in seen if "pickle" in path.name]
 
 
 def test_build_holds_the_given_records(tmp_path: Path) -> None:
@@ -221,23 +203,6 @@ def test_reader_of_replaced_shards_gets_an_error(tmp_path: Path, compression: st
         list(reader.batches(8))
 
 
-def test_another_labels_file_changes_the_fingerprint(tmp_path: Path) -> None:
-    from PIL import Image
-
-    (tmp_path / "images").mkdir()
-    for name in ("a", "b"):
-        Image.new("L", (3, 2)).save(tmp_path / "images" / f"{name}.png")
-    fingerprints = []
-    for number, classes in enumerate([("cat", "dog"), ("dog", "cat"), ("cat", "dog")]):
-        labels = tmp_path / "labels.csv"
-        labels.write_text("file_name,label\na.png,{}\nb.png,{}\n".format(*classes))
-        result = recordmill.build(
-            tmp_path / "images", tmp_path / str(number), labels=labels, name="same"
-        )
-        fingerprints.append(result.manifest.fingerprint)
-    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
-
-
 def test_failing_iterator_raises_its_own_error_and_leaves_nothing(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, int]]:
         yield {"x": 1}
@@ -313,92 +278,3 @@ def test_build_result_has_a_repr_and_a_json_summary(tmp_path: Path) -> None:
     summary = json.loads(json.dumps(result.to_json()))
     assert summary["records"] == {"train": 2}
     assert summary["features"] == {"x": "int64"}
-
-
-def test_shards_of_huge_inputs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
-    sizes = [
-        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options[
-            "shard_bytes"
-        ]
-        for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
-    ]
-    assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
-
-
-def test_numpy_numbers_are_accepted_as_options() -> None:
-    settings = make_options("out", seed=np.int64(3), num_shards=np.int32(2), threads=np.uint8(1))  # type: ignore[arg-type]
-    assert (settings.order.seed, settings.shards.num_shards, settings.threads) == (3, 2, 1)
-    assert type(settings.order.seed) is int
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seed": "3"},
-        {"seed": [1]},
-        {"split_seed": 1.5},
-        {"num_shards": 2.0},
-        {"threads": "2"},
-        {"memory": None},
-    ],
-    ids=str,
-)
-def test_option_that_is_not_a_number_is_refused_by_name(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(options)) + "(=| is a whole number, not )"):
-        make_options("out", **options)
-
-
-def test_threads_are_limited_by_the_memory() -> None:
-    assert make_options("out", threads=64, memory="128MiB").threads == 4
-    assert make_options("out", threads=64, memory="2GiB").threads == 64
-
-
-def test_recorded_options_hold_no_absolute_path(
-    tmp_path: Path,
-) -> None:
-    options = make_options("out", labels=tmp_path / "labels.csv", null_tokens=("", "-"))
-    assert options.source_options()["kind_options"] == {
-        "labels": "labels.csv",
-        "null_tokens": ["", "-"],
-    }
-
-
-def test_classes_that_differ_only_in_spelling_are_noted(tmp_path: Path) -> None:
-    for names, noted in (
-        (["Cat", "cat ", "dog"], True),
-        (["caf\u00e9", "cafe\u0301"], True),
-        (["cat", "cats"], False),
-    ):
-        result = recordmill.build(
-            {"y": names}, tmp_path / "out", label="y", overwrite=True, quiet=True
-        )
-        shown = " and ".join(map(repr, sorted(names, key=str.encode)[:2]))
-        said = f"classes {shown} of 'y' differ only in case, blanks or Unicode form"
-        assert (said in result.notes) == noted, result.notes
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "memory"])
-def test_records_without_a_group_and_negative_labels_are_noted(tmp_path: Path, kind: str) -> None:
-    rows = [{"g": None if n % 4 == 0 else n % 3, "y": n % 2 * 2 - 1} for n in range(40)]
-    table = pa.Table.from_pylist(rows)
-    source: object = table
-    if kind != "memory":
-        source = tmp_path / f"in.{kind}"
-        text = (
-            "\n".join(map(json.dumps, rows))
-            if kind == "jsonl"
-            else table.to_pandas().to_csv(index=False)
-        )
-        Path(str(source)).write_text(text)
-    result = recordmill.build(
-        source, tmp_path / "out", split_by="g", splits="a=0.5,b=0.5", label="y", quiet=True
-    )
-    assert "records without 'g': 10 (they are one group, in one split)" in result.notes
-    remedy = 'dtypes={"y": "string"} makes them classes'
-    assert f"label 'y' has values below 0, which can't be class numbers; {remedy}" in result.notes
-    again = recordmill.build(
-        source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True
-    )
-    assert again.schema["y"].classes == ("-1", "1")
-    assert not any("values below 0" in note or "one group" in note for note in again.notes)

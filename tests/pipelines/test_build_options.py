@@ -1,7 +1,9 @@
 """Options of a build are checked once, and their values in a manifest depend on nothing local."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -70,3 +72,41 @@ def test_manifest_has_no_absolute_path(tmp_path: Path, monkeypatch: pytest.Monke
         "d": "{3}",
     }
     assert list(to_json_value(value)) == ["a", "b", "c", "d"]
+
+
+def test_numpy_numbers_are_accepted_as_options() -> None:
+    settings = make_options("out", seed=np.int64(3), num_shards=np.int32(2), threads=np.uint8(1))  # type: ignore[arg-type]
+    assert (settings.order.seed, settings.shards.num_shards, settings.threads) == (3, 2, 1)
+    assert type(settings.order.seed) is int
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": "3"},
+        {"seed": [1]},
+        {"split_seed": 1.5},
+        {"num_shards": 2.0},
+        {"threads": "2"},
+        {"memory": None},
+    ],
+    ids=str,
+)
+def test_option_that_is_not_a_number_is_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options)) + "(=| is a whole number, not )"):
+        make_options("out", **options)
+
+
+def test_threads_are_limited_by_the_memory() -> None:
+    assert make_options("out", threads=64, memory="128MiB").threads == 4
+    assert make_options("out", threads=64, memory="2GiB").threads == 64
+
+
+def test_recorded_options_hold_no_absolute_path(
+    tmp_path: Path,
+) -> None:
+    options = make_options("out", labels=tmp_path / "labels.csv", null_tokens=("", "-"))
+    assert options.source_options()["kind_options"] == {
+        "labels": "labels.csv",
+        "null_tokens": ["", "-"],
+    }

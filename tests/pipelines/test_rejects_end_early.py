@@ -163,6 +163,19 @@ def test_full_disk_of_a_build_is_reported_with_out(
     assert not list(tmp_path.glob("out/*"))
 
 
+def test_full_disk_of_a_compaction_is_reported_with_out(data_set: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for append in (False, True):
+        recordmill.build({"x": list(range(9000))}, out, append=append)
+    with (
+        files_of_at_most(30_000),
+        pytest.raises(RecordmillError, match=f"^{out}.*: File too large; nothing was written"),
+    ):
+        recordmill.compact(out)
+    assert [generation.action for generation in recordmill.log(out)] == ["build", "append"]
+    assert recordmill.verify(out) == []
+
+
 @pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])
 def test_full_disk_of_a_read_is_reported_with_out(data_set: Path, tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"

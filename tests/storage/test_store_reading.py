@@ -24,7 +24,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
-from recordmill.pipelines import build as builds
+from recordmill.pipelines import build_job
 from recordmill.storage import files
 from recordmill.storage.listing import list_inputs
 
@@ -227,7 +227,7 @@ def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
 ) -> None:
     """What the plan has parsed and kept is the input as it was; what is read again is refused."""
     uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
-    run = builds.run_build
+    run = build_job.run_job
 
     def changed(plan: BuildPlan, *args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
@@ -235,7 +235,7 @@ def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
         files._OBJECT_STORAGE._blocks._cached_bytes = 0
         run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(builds, "run_build", changed)
+    monkeypatch.setattr(build_job, "run_job", changed)
     if keeps:
         recordmill.build(uri, tmp_path / "out")
         assert recordmill.open(tmp_path / "out").to_table().column("a").to_pylist() == [1] * 1000

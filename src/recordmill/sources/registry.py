@@ -37,8 +37,8 @@ class Kind:
             if the sample is not of this kind. The path is "" if one file is not enough to recognize
             the kind.
         options_path: Import path of the class of options of the kind, an `Options`. With a
-            `TableOptions`, folders called `NAME=VALUE` become columns, and `pipelines.plan` applies
-            the options of this class to the columns.
+            `TableOptions`, folders called `NAME=VALUE` become columns, and `pipelines.build_source`
+            applies the options of this class to the columns.
         planner_path: Import path of a function that takes (listing, options, PlanOptions) and
             returns a `Source`. If `is_table`, its first argument is not a listing but the input
             files of this kind, with their splits.

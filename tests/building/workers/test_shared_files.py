@@ -14,8 +14,8 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _load_cached
 from recordmill.building.workers.shared_files import begin_build as start
-from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.build_plan import make_plan
 from recordmill.shards.manifest import list_generations
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes

@@ -19,7 +19,7 @@ from kit.source_reading import read_all, values
 
 import recordmill
 from recordmill.base.errors import RecordmillError
-from recordmill.pipelines.plan import detect_input_kind
+from recordmill.pipelines.build_source import detect_input_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.options import SampleOptions
 from recordmill.sources.images.samples import plan_samples

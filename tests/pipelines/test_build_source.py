@@ -10,7 +10,7 @@ pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.pipelines.plan import detect_input_kind, to_paths
+from recordmill.pipelines.build_source import detect_input_kind, to_paths
 from recordmill.storage.listing import list_inputs
 
 

@@ -1,4 +1,4 @@
-"""Engines whose workers are processes that share only OUT build complete data sets."""
+"""A build in this process, and on engines whose workers are processes that share only OUT."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ beam = pytest.importorskip("apache_beam", reason="engines are reached through Ap
 import recordmill  # noqa: E402
 from recordmill.base.errors import RecordmillError  # noqa: E402
 from recordmill.storage.folders import find_files  # noqa: E402
-from recordmill.transforms import build_stages  # noqa: E402
+from recordmill.transforms import build_stages, local_build  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
 FLAGS = (
@@ -34,6 +34,22 @@ OPTIONS: dict[str, Any] = {
 
 def of(build: recordmill.BuildResult) -> dict[str, bytes]:
     return files_in(build.out, build.manifest.parts[0].folder)
+
+
+def test_local_build_writes_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would run any code for whoever can write to OUT."""
+    seen = []
+
+    def look(*given: Any) -> Any:
+        seen.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+        assert not [path for path in seen if path.exists() and path.read_bytes()[:1] == b"\x80"]
+        return commit_local_build(*given)
+
+    commit_local_build = local_build.commit_local_build
+    monkeypatch.setattr(local_build, "commit_local_build", look)
+    recordmill.build({"x": list(range(100))}, tmp_path / "out")
+    assert seen
+    assert not [path for path in seen if "pickle" in path.name]
 
 
 @pytest.mark.sweep
