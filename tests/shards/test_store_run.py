@@ -13,7 +13,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import RecordmillError
 from recordmill.building.commit import CommitConflict
-from recordmill.pipelines import plan
+from recordmill.pipelines import build_source
 from recordmill.shards import store_run
 from recordmill.shards.manifest import load_manifest
 from recordmill.shards.store_run import StoreRun
@@ -82,7 +82,7 @@ def test_store_without_put_if_absent_is_refused(
     monkeypatch.setattr(uploads, "_create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
-    monkeypatch.setattr(plan, "list_inputs", None)  # it was not come so far
+    monkeypatch.setattr(build_source, "list_inputs", None)  # it was not come so far
     out = f"{out}-{command}"
     if command == "doctor":
         (found,) = recordmill.doctor(out=out, runner="PortableRunner")
