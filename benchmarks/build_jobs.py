@@ -29,10 +29,7 @@ def recordmill(kind: str, source: str, out: str) -> Work:
     The set-up imports everything and builds a tiny input of the same kind, so that compiled code is
     loaded.
     """
-    import apache_beam  # noqa: F401
-
     import recordmill
-    from recordmill.transforms import local_build  # noqa: F401
 
     tiny = fresh(out + "-tiny")
     os.makedirs(f"{tiny}/class0")

@@ -35,8 +35,6 @@ CASES = (
 
 
 def build_job(kind: str, source: str, out: str, memory: str, *options: str) -> Callable[[], object]:
-    import apache_beam  # noqa: F401
-
     import recordmill
 
     shutil.rmtree(out, ignore_errors=True)

@@ -12,7 +12,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -41,15 +41,13 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
     """Checks the runner and the flags of Beam before anything is planned.
 
     Raises:
-        MissingExtraError: apache_beam is not installed.
+        MissingExtraError: There is a runner, but apache_beam is not installed.
         UsageError: There is no such runner, a flag is unknown, or its value is invalid.
     """
-    if not _has_beam():
-        raise MissingExtraError(
-            "build" if runner is None else option("runner"), "beam", "apache_beam"
-        )
-    if runner is not None and not is_local(runner):
-        check_runner_name(runner)
+    if runner is not None:
+        require_beam(option("runner"))
+        if not is_local(runner):
+            check_runner_name(runner)
     if beam_args:
         engine_name = None if is_local(runner) else runner
         check_flags(
@@ -68,6 +66,16 @@ def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
         make_folder(job_folder.run_path(SHARED_VALUES_FOLDER), exist_ok=True)
         return job_folder.share_value("plan", plan)
     return LocalValue.of(plan)
+
+
+def require_beam(needed_for: str) -> None:
+    """Raises MissingExtraError if apache_beam is not installed, without importing it.
+
+    Args:
+        needed_for: The option or feature that needs Beam.
+    """
+    if not _has_beam():
+        raise MissingExtraError(needed_for, "beam", "apache_beam")
 
 
 def _has_beam() -> bool:
@@ -146,9 +154,14 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     Raises:
         UsageError: A flag is unknown, or its value is invalid.
     """
+    flags = [argument for argument in arguments if argument]
+    if not _has_beam():
+        raise UsageError(
+            f"unknown option {' '.join(flags)}: recordmill does not have it, and Apache Beam is not "
+            f"installed{_suggest_flags(flags)}"
+        )
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    flags = [argument for argument in arguments if argument]
     # A portable runner may use the job server of either engine.
     has_server = any(engine in (runner or "").lower() for engine in ("flink", "spark", "portable"))
     unknown: list[str] = []
@@ -171,18 +184,21 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     except SystemExit:  # argparse exits if a value is invalid, after printing why
         raise UsageError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:
-        own_flags = [
-            flag
-            for name in ("build", "read")
-            for own_option in CALLS[name].flags
-            for flag in own_option.all_flags
-        ]
-        suggestion = explain_unknown_flags(
-            unknown, "build", [*own_flags, *dict.fromkeys(known_flags)]
-        )
         raise UsageError(
-            f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{suggestion}"
+            f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has "
+            f"it{_suggest_flags(unknown, dict.fromkeys(known_flags))}"
         )
+
+
+def _suggest_flags(unknown: Sequence[str], beam_flags: Iterable[str] = ()) -> str:
+    """Returns a hint about unknown flags for the end of a message."""
+    own_flags = [
+        flag
+        for name in ("build", "read")
+        for own_option in CALLS[name].flags
+        for flag in own_option.all_flags
+    ]
+    return explain_unknown_flags(unknown, "build", [*own_flags, *beam_flags])
 
 
 def check_runner_name(runner: str) -> None:

@@ -1,8 +1,8 @@
 """`build`: raw inputs to a committed data set of shuffled TFRecord shards.
 
-This process plans the inputs. One Beam job then reads, sorts and writes the records, and its last
-step commits the data set. The work on records is done in other rooms: `sources` reads them,
-`building` orders and writes them, and `transforms` runs these steps in Beam.
+This process plans the inputs. Its threads, or one Beam job, then read, sort and write the records,
+and commit the data set at the end. The work on records is done in other rooms: `sources` reads
+them, `building` orders and writes them, and `transforms` runs these steps in Beam.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def build(
         TooManyRejects: More records than `max_rejects` could not be used.
         CommitConflict: Another build committed to `out` first.
         ExpectationError: The records do not meet the rules of `expect`.
-        MissingExtraError: Apache Beam is not installed.
+        MissingExtraError: An option needs a package that is not installed.
         RecordmillError: The build failed for another reason, such as a full disk or a failed job.
             All errors above are subclasses.
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from recordmill.base.progress import Progress
+from recordmill.base.threads import run_stoppable
 from recordmill.building.class_counter import count_classes
+from recordmill.building.local_build import build_locally
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.options.calls import is_local
@@ -122,6 +124,8 @@ def run_job(
 ) -> None:
     """Runs the job that builds and commits a planned data set.
 
+    Without a runner and flags for Beam, threads of this process do the work, without Beam.
+
     Args:
         plan: The plan of the build.
         settings: The checked options.
@@ -130,6 +134,10 @@ def run_job(
             process.
         detach: Returns as soon as the engine has accepted the job.
     """
+    if settings.run.runner is None and not settings.run.beam_args:
+        # Beam would take longer to import than a small build takes.
+        run_stoppable(lambda: build_locally(plan, progress), progress)
+        return
     if job_folder is not None:
         shared = begin_build(plan, job_folder)
     else:
@@ -137,8 +145,11 @@ def run_job(
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse, Map
-        from recordmill.transforms.build_stages import BuildStages, ElementNumbers
-        from recordmill.transforms.local_build import build_locally
+        from recordmill.transforms.build_stages import (
+            BuildStages,
+            ElementNumbers,
+            build_in_one_step,
+        )
 
         if job_folder is not None:
             _ = (
@@ -150,7 +161,7 @@ def run_job(
             _ = (
                 pipeline
                 | "Once" >> Impulse()
-                | "Build" >> Map(build_locally, plan_handle, progress)
+                | "Build" >> Map(build_in_one_step, plan_handle, progress)
             )
 
     folder = plan.folder if job_folder is None else job_folder.run_path()

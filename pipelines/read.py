@@ -206,8 +206,7 @@ def read(
     out = parse_output_path(out)
     settings = make_settings(**options)
     limit_requests(settings.run.storage_requests)
-    if settings.run.runner is not None:
-        check_runner(settings.run.runner, settings.run.beam_args)
+    check_runner(settings.run.runner, settings.run.beam_args)
     counters = to_progress(progress)
     with (
         limit_block_memory(settings.run.memory),

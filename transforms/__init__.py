@@ -3,8 +3,8 @@
 Only this room and `pipelines` use Beam.
 
 `WriteShards`, `ReadShards` and `BatchDicts` are for users' own pipelines. Importing one of them
-imports apache_beam. `local_build` and `build_stages` contain the stages of `recordmill build`.
-`read_shards` contains the stages of `recordmill read`.
+imports apache_beam. `build_stages` contains the stages of `recordmill build`, and `read_shards`
+those of `recordmill read`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Stages of a build by workers that share only the output folder.
+"""Stages of a build in Beam.
 
-Each stage calls one function of `building.workers`. Records never are elements of the pipeline.
-They are in files of the output folder, so that the elements stay small.
+`build_in_one_step` is the stage of a build in this process. All others are for workers that share
+only the output folder. Each of them calls one function of `building.workers`. Records never are
+elements of the pipeline. They are in files of the output folder, so that the elements stay small.
 
 All counters have the namespace `recordmill`. They are for users only: everything that a commit
 depends on is in the elements.
@@ -15,6 +16,7 @@ from typing import Any
 
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
+from recordmill.building.local_build import build_locally
 from recordmill.building.sorted_run import Histogram
 from recordmill.building.workers.shard_planning import (
     MergeTask,
@@ -31,7 +33,7 @@ from recordmill.building.workers.shards import (
     rename_to_final_names,
     write_shard_attempt,
 )
-from recordmill.building.workers.shared_files import SharedPlanHandle, SharedValue
+from recordmill.building.workers.shared_files import PlanHandle, SharedPlanHandle, SharedValue
 from recordmill.building.workers.sorted_runs import (
     SharedIngestResult,
     SortedRunTable,
@@ -58,6 +60,19 @@ def increment_counters(**amounts: int) -> None:
     """
     for name, amount in amounts.items():
         beam_types.counter(BUILD_NAMESPACE, name).inc(amount)
+
+
+def build_in_one_step(_: bytes, plan: PlanHandle, progress: Progress) -> Manifest:
+    """Runs a complete build as a single step of Beam, and returns its manifest.
+
+    It is a single step because each further one costs Beam 10 ms.
+
+    Args:
+        _: The element of an impulse, which has no meaning.
+        plan: The handle of the plan.
+        progress: Receives the counts, and the error if the build fails.
+    """
+    return build_locally(plan.load(), progress)
 
 
 def generate_numbers(_: bytes, count: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Runs a Beam pipeline in this process, on a thread of its own.
+"""Runs a Beam pipeline in this process.
 
 The process is either the command itself, or a worker of an engine that runs a small pipeline within
 a task.
@@ -12,23 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from recordmill.base.progress import Progress
-from recordmill.base.threads import shared_context
+from recordmill.base.threads import run_stoppable, shared_context
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
 # Whether the current thread or context runs a pipeline of recordmill, not of the user.
 _is_own_pipeline: ContextVar[bool] = ContextVar("ours", default=False)
-# 7 seconds: how long to wait for code that can't be stopped, such as TensorFlow's executor or a
-# function of the user that sleeps.
-_MAX_STOP_WAIT_SEC = 7
 
 
 @contextlib.contextmanager
@@ -48,12 +43,7 @@ def mark_own_pipelines() -> Iterator[None]:
 def run_locally(
     construct: Callable[[Pipeline], None], beam_args: Sequence[str], progress: Progress
 ) -> None:
-    """Runs a pipeline in this process, and waits until it ends.
-
-    After KeyboardInterrupt, this function waits at most _MAX_STOP_WAIT_SEC for the pipeline, or
-    until a commit that has begun is finished. Code that can't be interrupted may still run
-    afterwards. The next time it reports to `progress`, it gets an error because of the
-    cancellation.
+    """Runs a pipeline in this process, and waits until it ends or is stopped.
 
     Args:
         construct: Adds the stages to the pipeline.
@@ -71,38 +61,15 @@ def run_locally(
 
     options = PipelineOptions(list(beam_args))
     options.view_as(SetupOptions).save_main_session = False
-    failure: list[BaseException] = []
-    is_ended = threading.Event()
 
     def run_pipeline() -> None:
         _is_own_pipeline.set(True)
-        try:
-            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
-            construct(pipeline)
-            pipeline.run().wait_until_finish()
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            is_ended.set()
+        pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
+        construct(pipeline)
+        pipeline.run().wait_until_finish()
 
     with _configured_beam():
-        # The pipeline runs in a thread of its own. This one stays free to receive Ctrl-C, which the
-        # runner's threads would not. It waits for an event and not for a join. Before CPython 3.13,
-        # a join that Ctrl-C interrupts treats the thread as ended, while it goes on writing.
-        try:
-            threading.Thread(target=run_pipeline, name="recordmill-pipeline", daemon=True).start()
-            while not is_ended.wait(0.2):
-                pass
-        except BaseException:
-            progress.cancel()
-            deadline = time.monotonic() + _MAX_STOP_WAIT_SEC
-            while not is_ended.wait(0.2) and (
-                progress.is_committing or time.monotonic() < deadline
-            ):
-                pass
-            raise
-    if failure:
-        raise failure[0] if progress.error is None else progress.error
+        run_stoppable(run_pipeline, progress)
 
 
 @shared_context

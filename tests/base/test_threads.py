@@ -5,12 +5,15 @@ for critical steps.
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from kit.runs import run_python
 
-from recordmill.base.threads import delay_signals, prefetch_one, thread_map
+from recordmill.base import threads
+from recordmill.base.progress import Progress, RunCancelled
+from recordmill.base.threads import delay_signals, prefetch_one, run_stoppable, thread_map
 
 LEFT_OPEN = """
 import ctypes, sys
@@ -125,3 +128,62 @@ def test_delay_signals_delivers_the_first_signal_at_the_end_and_the_second_at_on
             stopped(times)
     assert done == [1]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def stopped_in(work: Callable[[], object], progress: Progress) -> None:
+    """Runs work, and stops it as Ctrl-C does as soon as it has begun."""
+    pid = os.getpid()
+
+    def interrupted() -> None:
+        os.kill(pid, signal.SIGINT)
+        work()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stoppable(interrupted, progress)
+
+
+def test_stop_does_not_wait_for_a_blocked_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_MAX_STOP_WAIT_SEC", 0.3)
+    goes, ended, found = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        goes.wait(60)
+        try:
+            progress.begin_commit()
+        except BaseException as error:
+            found.append(error)
+        ended.set()
+
+    progress = Progress()
+    stopped_in(hold, progress)
+    assert not ended.is_set()
+    goes.set()
+    assert ended.wait(60)
+    assert [type(error) for error in found] == [RunCancelled]
+    assert not progress.is_committing
+
+
+def test_stop_waits_for_a_commit_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_MAX_STOP_WAIT_SEC", 0.1)
+    ended, progress = threading.Event(), Progress()
+
+    def commit() -> None:
+        time.sleep(1)
+        ended.set()
+
+    progress.begin_commit()
+    stopped_in(commit, progress)
+    assert ended.is_set()
+
+
+def test_error_of_a_thread_is_raised_instead_of_its_copy() -> None:
+    """Beam's runners report the text of an error in one of their own."""
+    progress, cause = Progress(), ValueError("the cause")
+
+    def work() -> None:
+        progress.fail(cause)
+        raise RuntimeError("the cause")
+
+    with pytest.raises(ValueError, match="the cause") as raised:
+        run_stoppable(work, progress)
+    assert raised.value is cause

@@ -23,8 +23,6 @@ from recordmill.building.stratified_splits import compute_targets
 from recordmill.commands.main import run
 from recordmill.shards.manifest import load_manifest
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 ROWS, SPLITS = 400, "train=0.7,validation=0.2,test=0.1"
 WAY: dict[str, Any] = {"splits": SPLITS, "stratify": "label", "name": "same"}
 

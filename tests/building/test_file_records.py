@@ -24,15 +24,13 @@ from recordmill.building import file_records
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 BROKEN = b"\xff\xfe no UTF-8 \xff"
 
 
 @contextmanager
 def sorting() -> Iterator[None]:
     """Builds in which no file goes straight into a shard."""
-    from recordmill.transforms import local_build
+    from recordmill.building import local_build
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(local_build, "plan_without_sort", lambda plan: None)

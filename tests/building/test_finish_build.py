@@ -27,8 +27,6 @@ from recordmill.checks.constraints import ExpectationError
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER, list_generations
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
 Shards = list[tuple[ShardRange, list[RunSlice]]]
 
@@ -39,7 +37,7 @@ def build_with(
     """A build in which `change` gets, between reading and writing, the run and what shards are to
     take from it.
     """
-    from recordmill.transforms import local_build
+    from recordmill.building import local_build
 
     plan_shard_slices = local_build.plan_shard_slices
 

@@ -27,8 +27,6 @@ from recordmill.pipelines.build_plan import make_plan
 from recordmill.records.example.encode import encode
 from recordmill.shards.run import RunFolder
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 def plan_build(source: Any, tmp_path: Path, **options: Any) -> BuildPlan:
     out = str(tmp_path / "out")

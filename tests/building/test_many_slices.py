@@ -33,7 +33,6 @@ print(held("VmHWM") - base)
 @pytest.mark.memory
 @pytest.mark.sweep
 def test_build_of_ten_thousand_shards_stays_within_memory(tmp_path: Path) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     rows = 1_600_000
     with (tmp_path / "rows.csv").open("w") as file:
         file.write("id,text,x\n")

@@ -19,8 +19,6 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.machine import SystemLimit, find_exhausted_limit
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:

@@ -19,8 +19,6 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.checks.constraints import ExpectationError
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 THRESHOLDS = ("jensen_shannon", "l_infinity", "missing", "new_values")
 SPLITS = "train=0.8,test=0.2"
 

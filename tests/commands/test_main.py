@@ -65,8 +65,6 @@ def code_of(words: list[str]) -> int:
 def test_mistyped_word_is_answered_with_the_closest_one(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], meant: str
 ) -> None:
-    if words[0] == "build":
-        pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n3,4\n")
     (tmp_path / "steps.yaml").write_text("id: zscore")
     files = {"ROWS": str(tmp_path / "rows.csv"), "STEPS": str(tmp_path / "steps.yaml")}
@@ -135,8 +133,6 @@ def test_option_of_another_command_is_reported_as_such(
 def test_unknown_flag_is_answered_with_help_all(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    if command == "build":
-        pytest.importorskip("apache_beam", reason="Beam has the last word on flags of a build")
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     inputs = str(tmp_path / "rows.csv" if command == "build" else out)
     assert (
@@ -148,21 +144,33 @@ def test_unknown_flag_is_answered_with_help_all(
     assert f"; `recordmill {command} --help-all` shows all options" in capsys.readouterr().err
 
 
-def test_build_without_beam_is_refused_before_it_plans(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flag", "code", "end"),
+    [
+        (
+            "--runner=FlinkRunner",
+            1,
+            'pip install "recordmill[beam]" (in a checkout: pip install ".[beam]")',
+        ),
+        ("--runer=FlinkRunner", 2, "Apache Beam is not installed; did you mean --runner?"),
+    ],
+)
+def test_flag_for_beam_is_refused_before_the_plan_if_beam_is_not_installed(
+    tmp_path: Path, flag: str, code: int, end: str
+) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    words = ["build", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"), flag]
     script = f"""
 import sys
 sys.modules["apache_beam"] = None
 import recordmill.pipelines.build as m
 m.make_plan = lambda *a: sys.exit("planned")
 from recordmill.__main__ import main
-sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]))
+sys.exit(main({words!r}))
 """
     done = run_python("-c", script, check=False, timeout=300)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        ': pip install "recordmill[beam]" (in a checkout: pip install ".[beam]")\n'
-    )
+    assert done.returncode == code
+    assert done.stderr.endswith(f"{end}\n")
     assert "planned" not in done.stderr
     assert not (tmp_path / "out").exists()
 

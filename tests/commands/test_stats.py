@@ -12,8 +12,6 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 import recordmill
 from recordmill.commands.main import run
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
 def test_stats_counts_raw_data_and_foreign_tfrecords(

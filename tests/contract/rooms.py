@@ -67,7 +67,7 @@ ROOMS: dict[
     "reader.report": "base reader reader.images reader.options reader.sampling records.images schemas "
     "shards statistics storage",
     "transforms": "base building building.workers exporting options records.example records.tfrecord schemas shards "
-    "sources.arrow sources.parser sources.values statistics storage",
+    "sources.arrow sources.parser sources.values storage",
     "transforms.tft": "base building building.workers preprocessing schemas storage transforms",
     "pipelines.remote": "base building.workers options shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "

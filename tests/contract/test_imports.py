@@ -1,5 +1,5 @@
-"""Each command loads only the packages that it needs: `--help` nothing heavy, reads no Beam,
-builds no TensorFlow.
+"""Each command loads only the packages that it needs: `--help` nothing heavy, reads and builds in
+this process neither Beam nor TensorFlow.
 """
 
 import json
@@ -142,6 +142,18 @@ def test_importing_a_folder_loads_neither_beam_nor_tensorflow(folder: str) -> No
     assert f"recordmill.{folder}" in loaded
 
 
+def test_build_in_this_process_works_without_beam_and_tensorflow(tmp_path: Path) -> None:
+    code = f"""
+import recordmill
+built = recordmill.build({{"x": [1, 2], "y": ["a", "b"]}}, {str(tmp_path / "out")!r})
+assert built.read == 2, built
+added = recordmill.build({{"x": [3], "y": ["a"]}}, {str(tmp_path / "out")!r}, append=True)
+assert added.records == {{"train": 3}}, added
+"""
+    loaded = loaded_after(code, blocked=("apache_beam", "tensorflow"))
+    assert "recordmill.building.local_build" in loaded
+
+
 def test_build_of_a_table_loads_no_module_of_images(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x,y\n1,a\n2,b\n")
     words = ["recordmill", "build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out")]
@@ -182,6 +194,7 @@ def test_build_without_google_clients_prints_no_warning(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "ds"),
         "--quiet",
+        "--runner=FnApiRunner",
         blocked=("apitools",),
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,7 +8,7 @@ import recordmill.transforms
 HANDLES = {"SharedPlanHandle", "SharedReadRun", "PlanHandle"}
 BEGINNINGS = {"begin_step", "work"}
 # They run in the process that starts the job, or call a step that begins.
-NOT_STEPS = {"build_locally", "collect_split"}
+NOT_STEPS = {"build_in_one_step", "collect_split"}
 
 
 def _steps(tree: ast.AST) -> list[ast.FunctionDef]:

@@ -6,8 +6,6 @@ import pytest
 from kit.data_sets import MIXED, mixed_rows, write_data_set
 from kit.files import tree
 
-pytest.importorskip("apache_beam", reason="reading needs Apache Beam")
-
 from recordmill.pipelines.read import dry_run, read
 
 

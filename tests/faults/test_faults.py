@@ -18,8 +18,6 @@ from recordmill.shards.verify import verify
 
 pytestmark = pytest.mark.sweep
 
-pytest.importorskip("apache_beam", reason="builds need Apache Beam")
-
 HERE = Path(__file__).parent
 # job, how it is stopped, every so many changes of some 60 (reads) and 115 (builds)
 SAMPLE = [

@@ -23,8 +23,6 @@ from recordmill.pipelines.build import BuildResult
 from recordmill.records.example.encode import encode
 from recordmill.sources.arrow import memory
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 def table(rows: int) -> pa.Table:
     generator = np.random.default_rng(5)

@@ -14,8 +14,9 @@ beam = pytest.importorskip("apache_beam", reason="engines are reached through Ap
 
 import recordmill  # noqa: E402
 from recordmill.base.errors import RecordmillError  # noqa: E402
+from recordmill.building import local_build  # noqa: E402
 from recordmill.storage.folders import find_files  # noqa: E402
-from recordmill.transforms import build_stages, local_build  # noqa: E402
+from recordmill.transforms import build_stages  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
 FLAGS = (
@@ -47,7 +48,7 @@ def test_local_build_writes_no_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
 
     commit_local_build = local_build.commit_local_build
     monkeypatch.setattr(local_build, "commit_local_build", look)
-    recordmill.build({"x": list(range(100))}, tmp_path / "out")
+    recordmill.build({"x": list(range(100))}, tmp_path / "out", runner="FnApiRunner")
     assert seen
     assert not [path for path in seen if "pickle" in path.name]
 

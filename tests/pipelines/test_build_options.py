@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import count_cores
 from recordmill.pipelines.build_options import (

@@ -15,8 +15,6 @@ from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.build_plan import make_plan
 from recordmill.shards.run import RunFolder
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 def plan_table(tmp_path: Path, **options: Any) -> BuildPlan:
     table = {"id": [1, 2, 3], "set": ["a", "b", "a"], "tags": [[1], [2, 3], []]}

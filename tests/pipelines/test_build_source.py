@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build_source import detect_input_kind, to_paths

@@ -251,7 +251,6 @@ def examples(dataset: Dataset) -> Counter[bytes]:
 
 
 def test_parquet_builds_into_the_same_examples(table: Path, tmp_path: Path) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     recordmill.build(table, tmp_path / "again", num_shards=2)
     again = recordmill.open(tmp_path / "again")
     assert again.schema == MIXED
@@ -285,7 +284,6 @@ FOREIGN = [
 def test_foreign_file_survives_a_round_trip_through_parquet(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     source = shared_data / "tfrecord" / name
     result = recordmill.read(source, tmp_path / "table")
     recordmill.build([str(path) for path in result.paths], tmp_path / "again")
@@ -301,7 +299,6 @@ def test_sequence_examples_and_bytes_become_examples_through_parquet(
     """A table doesn't say how rows were framed: feature lists become an Example's, others the
     feature `record`.
     """
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     for number, name in enumerate(
         (
             "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",

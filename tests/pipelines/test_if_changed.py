@@ -13,8 +13,6 @@ from kit.runs import run_python
 import recordmill
 from recordmill.base.errors import UsageError
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 def test_if_changed_builds_only_after_a_change(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"

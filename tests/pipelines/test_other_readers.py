@@ -14,8 +14,6 @@ from recordmill.records.example.encode import encode_sequences
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 @pytest.fixture(
     scope="module",

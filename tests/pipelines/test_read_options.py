@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("apache_beam", reason="reading needs Apache Beam")
-
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.read_options import make_settings
 

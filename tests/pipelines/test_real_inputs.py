@@ -15,8 +15,6 @@ from PIL import Image
 import recordmill
 from recordmill.schemas.arrow import to_arrow
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 def read(out: Path, tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
     """Every split's rows, by way of Parquet files that `read` wrote, after `verify`."""

@@ -25,7 +25,7 @@ from recordmill.shards.manifest import list_generations, load_manifest
 _NURSERY = """
 import json, os, sys
 import numpy, obstore, obstore.store, pyarrow.parquet
-import recordmill.pipelines.build, recordmill.pipelines.read, recordmill.transforms.local_build
+import recordmill.pipelines.build, recordmill.pipelines.read, recordmill.building.local_build
 from recordmill.__main__ import main
 from recordmill.shards import cutting
 for line in sys.stdin:

@@ -19,8 +19,6 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.commands.main import run
 from recordmill.shards.manifest import Manifest
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 
 @pytest.fixture(scope="module")
 def csv_files(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -24,8 +24,6 @@ from recordmill.statistics import pixel_sketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 from recordmill.statistics.value_sketch import hash_texts
 
-pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
 SIDE = 9
 
 

@@ -1,10 +1,7 @@
-"""A build in one process restores all that it changed in Beam and in the process."""
+"""A pipeline in this process restores all that it changed in Beam and in the process."""
 
 import logging
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,9 @@ import pytest
 from kit.runs import at_once
 
 import recordmill
-from recordmill.base.progress import Progress, RunCancelled
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.job_error import silence_engine_logs
-from recordmill.transforms import local_run
-from recordmill.transforms.local_run import mark_own_pipelines, run_locally
+from recordmill.transforms.local_run import mark_own_pipelines
 
 pytest.importorskip("apache_beam")
 
@@ -49,13 +44,13 @@ def of_the_process() -> dict[str, Any]:
 
 
 def build(out: Path) -> None:
-    recordmill.build(pa.table({"x": [1, 2, 3]}), out)
+    recordmill.build(pa.table({"x": [1, 2, 3]}), out, runner="FnApiRunner")
 
 
 def build_that_fails(out: Path) -> None:
     (out.parent / "a.csv").write_text("x\n1\na\n")
     with pytest.raises(recordmill.RecordmillError, match="rejected"):
-        recordmill.build(out.parent / "a.csv", out, dtypes={"x": "int64"})
+        recordmill.build(out.parent / "a.csv", out, dtypes={"x": "int64"}, runner="FnApiRunner")
 
 
 def two_builds_at_once(out: Path) -> None:
@@ -109,50 +104,3 @@ def test_shared_context_is_entered_once_at_a_time_and_can_be_entered_again() -> 
     with pytest.raises(RuntimeError, match="on purpose"), noted():
         raise RuntimeError("on purpose")
     assert seen == ["in", "out"]
-
-
-# A pipeline that is stopped while code holds a thread that can't be interrupted
-def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
-    """Ctrl-C while the pipeline's thread does that."""
-    pid = os.getpid()
-
-    def construct(_: object) -> None:
-        os.kill(pid, signal.SIGINT)
-        work()
-
-    with pytest.raises(KeyboardInterrupt):
-        run_locally(construct, (), progress)
-
-
-def test_stop_does_not_wait_for_a_blocked_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.3)
-    goes, ended, found = threading.Event(), threading.Event(), []
-
-    def hold() -> None:
-        goes.wait(60)
-        try:
-            progress.begin_commit()
-        except BaseException as error:
-            found.append(error)
-        ended.set()
-
-    progress = Progress()
-    stopped_in(hold, progress)
-    assert not ended.is_set()
-    goes.set()
-    assert ended.wait(60)
-    assert [type(error) for error in found] == [RunCancelled]
-    assert not progress.is_committing
-
-
-def test_stop_waits_for_a_commit_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.1)
-    ended, progress = threading.Event(), Progress()
-
-    def commit() -> None:
-        time.sleep(1)
-        ended.set()
-
-    progress.begin_commit()
-    stopped_in(commit, progress)
-    assert ended.is_set()

@@ -2,6 +2,7 @@
 
 * `thread_map` runs work on several threads, with ordered results and bounded memory.
 * `run_both` runs two calls at once, and `prefetch_one` computes one item ahead.
+* `run_stoppable` runs work that Ctrl-C can stop.
 * `delay_signals` lets a block finish before a signal stops the process.
 * `shared_context` shares a setting of the process between threads.
 * `close_at_exit` closes generators that a script leaves open.
@@ -17,6 +18,7 @@ import functools
 import os
 import signal
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +26,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
+from recordmill.base.progress import Progress
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
+
+# 7 seconds: how long to wait for code that can't be stopped, such as TensorFlow's executor or a
+# function of the user that sleeps.
+_MAX_STOP_WAIT_SEC = 7
 
 _open_generators: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -141,6 +149,49 @@ def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
             next_item = pool.submit(next, items, _END)
             yield item
             del item  # otherwise it would stay in memory while the next one is awaited
+
+
+def run_stoppable(work: Callable[[], object], progress: Progress) -> None:
+    """Runs work on a thread of its own, and waits until it ends.
+
+    After KeyboardInterrupt, this function waits at most _MAX_STOP_WAIT_SEC for the work, or until a
+    commit that has begun is finished. Code that can't be interrupted may still run afterwards. The
+    next time it reports to `progress`, it gets an error because of the cancellation.
+
+    Args:
+        work: The work.
+        progress: The progress of the work. It is cancelled after KeyboardInterrupt, and may contain
+            the error of a thread.
+
+    Raises:
+        BaseException: The error in `progress`, or else the one that the work has raised.
+    """
+    failure: list[BaseException] = []
+    is_ended = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            is_ended.set()
+
+    # This thread stays free to receive Ctrl-C, which other threads would not. It waits for an event
+    # and not for a join. Before CPython 3.13, a join that Ctrl-C interrupts treats the thread as
+    # ended, while it goes on writing.
+    try:
+        threading.Thread(target=run, name="recordmill-run", daemon=True).start()
+        while not is_ended.wait(0.2):
+            pass
+    except BaseException:
+        progress.cancel()
+        deadline = time.monotonic() + _MAX_STOP_WAIT_SEC
+        while not is_ended.wait(0.2) and (progress.is_committing or time.monotonic() < deadline):
+            pass
+        raise
+    if failure:
+        raise failure[0] if progress.error is None else progress.error
 
 
 def shared_context(

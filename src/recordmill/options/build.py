@@ -232,7 +232,7 @@ class BuildRunOptions(Options, heading=RUN_HEADING):
     memory: int = redeclare(Shared, parse=parse_build_memory)
     threads: int | None = redeclare(Shared)
     storage_requests: int | None = redeclare(Shared)
-    runner: str | None = redeclare(Shared, default_text="FnApiRunner, in this process")
+    runner: str | None = redeclare(Shared, default_text="threads of this process, without Beam")
     beam_args: tuple[str, ...] = redeclare(Shared)
     preflight: bool = redeclare(Shared)
     dry_run: bool = declare(

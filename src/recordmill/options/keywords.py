@@ -169,7 +169,7 @@ class BuildKeywords(TypedDict, total=False):
     storage_requests: int | None
     """concurrent requests to object stores; in Python the value stays in effect until it is changed (default: 64)."""
     runner: str | None
-    """runner of Apache Beam; flags that recordmill does not know are passed to Beam (default: FnApiRunner, in this process)."""
+    """runner of Apache Beam; flags that recordmill does not know are passed to Beam (default: threads of this process, without Beam)."""
     beam_args: Sequence[str]
     """flags for Beam; on the command line, write them directly."""
     preflight: bool

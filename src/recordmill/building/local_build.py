@@ -1,7 +1,7 @@
-"""Build by one process, as a single stage.
+"""Build by one process, from a plan to a committed data set.
 
 Each step runs on threads, without a runner between the steps. The stages for engines are in
-`build_stages`.
+`transforms.build_stages`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,23 @@ from recordmill.building.ingest import IngestResult, create_sketches, ingest
 from recordmill.building.local_shards import plan_shard_slices, write_all_shards
 from recordmill.building.plan import BuildPlan
 from recordmill.building.sorted_run import Histogram
-from recordmill.building.workers.shared_files import PlanHandle
 from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
 
 
-def build_locally(_: bytes, plan_handle: PlanHandle, progress: Progress) -> Manifest:
+def build_locally(plan: BuildPlan, progress: Progress) -> Manifest:
     """Runs a complete build in this process, and returns its manifest.
 
-    The build is a single function for Beam, because each further transform costs Beam 10 ms. It
-    ingests all unit groups, writes the shards and commits them. If an earlier attempt has
+    It ingests all unit groups, writes the shards and commits them. If an earlier attempt has
     already committed the run, the manifest of that is returned.
 
     Args:
-        _: The element of an impulse, which has no meaning.
-        plan_handle: The handle of the plan.
+        plan: The plan.
         progress: Receives the counts, and the error if the build fails.
     """
-    plan = plan_handle.load()
     sketches = create_sketches(plan)
     try:
-        # Runners may repeat any stage.
+        # Beam's runners may repeat any stage.
         if (committed := find_existing_commit(plan)) is not None:
             return committed
         if (file_batches := plan_without_sort(plan)) is not None:
