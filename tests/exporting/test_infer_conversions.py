@@ -59,7 +59,7 @@ def test_lists_of_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
     images = [noise_image((3 + seed, 9), seed) for seed in range(4)]
     out = write_lists(tmp_path, [images[:3], images[3:]])
     for to in ("parquet", "npy"):
-        with pytest.raises(UsageError, match=r"images of a list must have one size; use resize="):
+        with pytest.raises(UsageError, match=r"a list needs images of one size; use resize="):
             read(out, tmp_path / to, to=to, decode_images=True)
     result = read(out, tmp_path / "to", to="parquet", decode_images=True, resize="5x6")
     rows = pq.read_table(result.paths[0])["frames"].to_pylist()

@@ -260,21 +260,20 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     if step.ragged and not feature.shape:
         return any_size
     example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
-    if feature.shape:
-        raise UsageError(
-            "{decode_images}: the images differ in size ({example_sizes}), and the images of a "
-            "list must have one size; use {resize}",
-            decode_images=option("decode_images", name),
-            example_sizes=example_sizes,
-            resize=option("resize", "HxW"),
-        )
+    # Parquet and Arrow can store images of different sizes, but not in a list.
+    container, alternative = (
+        ("a list", "")
+        if feature.shape
+        else ("an array", Message(", or {to}", to=option("to", "parquet")))
+    )
     raise UsageError(
-        "{decode_images}: the images differ in size ({example_sizes}), so they "
-        "do not fit into one array; use {resize}, or {to}",
+        "{decode_images}: the images differ in size ({example_sizes}), and {container} needs images "
+        "of one size; use {resize}{alternative}",
         decode_images=option("decode_images", name),
         example_sizes=example_sizes,
+        container=container,
         resize=option("resize", "HxW"),
-        to=option("to", "parquet"),
+        alternative=alternative,
     )
 
 
