@@ -83,6 +83,32 @@ def plan_source(
         NothingToAppend: All files are known inputs.
         UsageError: The kind is unknown or can't be detected, or an option does not apply to it.
     """
+    common = _make_plan_options(settings, folder)
+    inputs = to_paths(source)
+    if inputs is None:
+        return _plan_data_in_memory(source, folder, settings, common)
+    listing = list_inputs(
+        inputs, follow_links=settings.records.follow_links, data_extensions=DATA_EXTENSIONS
+    )
+    _check_out_is_outside(listing, out)
+    if settings.parser is None:
+        return _plan_files(listing, settings, common, known_inputs)
+    files, notes = _list_parser_files(listing, settings)
+    if known_inputs is not None:
+        files = files.filter(known_inputs.find_new(files))
+        notes = (*notes, *known_inputs.notes)
+    if known_schema is not None:
+        return ParsedSource(known_schema, files)
+    results = (
+        parse_first_files(files, _PREVIEWED_FILES, settings.parser, folder, settings, progress)
+        if is_preview
+        else parse_files(files, settings.parser, folder, out, settings, progress)
+    )
+    with closing(results):
+        return plan_parsed(files, results, notes, settings.parser, common)
+
+
+def _make_plan_options(settings: BuildOptions, folder: RunFolder) -> PlanOptions:
     common = PlanOptions(
         settings.schema,
         settings.records.dtypes or {},
@@ -92,47 +118,39 @@ def plan_source(
         settings.droppable_features,
         collects_statistics=settings.run.stats,
     )
+    if not is_local(settings.run.runner):
+        return common
     # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the
     # build, which can use it only in this process.
-    if is_local(settings.run.runner):
-        parsed = parsed_cache_bytes(settings.run.memory)
-        common = replace(
-            common, parsed_cache_bytes=parsed, parsed_cache_folder=os.fspath(folder.spool)
-        )
-    inputs = to_paths(source)
-    if inputs is None:
-        check_applicable("build", settings.values.given, inputs=MEMORY_INPUTS)
-    if inputs is None and (records := _find_raw_record_files(source)) is not None:
+    return replace(
+        common,
+        parsed_cache_bytes=parsed_cache_bytes(settings.run.memory),
+        parsed_cache_folder=os.fspath(folder.spool),
+    )
+
+
+def _plan_data_in_memory(
+    source: Any, folder: RunFolder, settings: BuildOptions, common: PlanOptions
+) -> Source:
+    check_applicable("build", settings.values.given, inputs=MEMORY_INPUTS)
+    if (records := _find_raw_record_files(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         schema = settings.schema or source.full_schema
-        return _plan(find_kind("tfrecord"), listing, settings, replace(common, schema=schema))
-    if inputs is None:
-        from recordmill.sources.arrow.memory import plan_memory
+        return _plan_kind(find_kind("tfrecord"), listing, settings, replace(common, schema=schema))
+    from recordmill.sources.arrow.memory import plan_memory
 
-        return plan_memory(source, folder.spool, common)
-    listing = list_inputs(
-        inputs, follow_links=settings.records.follow_links, data_extensions=DATA_EXTENSIONS
-    )
-    _check_out_is_outside(listing, out)
-    if settings.parser is not None:
-        files, notes = _list_parser_files(listing, settings)
-        if known_inputs is not None:
-            files = files.filter(known_inputs.find_new(files))
-            notes = (*notes, *known_inputs.notes)
-        if known_schema is not None:
-            return ParsedSource(known_schema, files)
-        results = (
-            parse_first_files(files, _PREVIEWED_FILES, settings.parser, folder, settings, progress)
-            if is_preview
-            else parse_files(files, settings.parser, folder, out, settings, progress)
-        )
-        with closing(results):
-            return plan_parsed(files, results, notes, settings.parser, common)
+    return plan_memory(source, folder.spool, common)
+
+
+def _plan_files(
+    listing: Listing, settings: BuildOptions, common: PlanOptions, known_inputs: KnownInputs | None
+) -> Source:
+    """Plans files of the kind that the user has named, or that their content has."""
     name, reason = settings.values[BuildInputs].kind, ""
     if name is None:
         kinds = applicable_kinds("build", settings.values.kind_options)
         name, reason = detect_input_kind(listing, kinds)
-    planned = _plan(find_kind(name), listing, settings, common, known_inputs)
+    planned = _plan_kind(find_kind(name), listing, settings, common, known_inputs)
     notes = (Message("read as {reason}", reason=reason),) if reason else ()
     skipped = known_inputs.notes if known_inputs is not None else ()
     return replace(planned, notes=(*notes, *skipped, *planned.notes))  # type: ignore[type-var]
@@ -276,7 +294,7 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(
+def _plan_kind(
     kind: Kind,
     listing: Listing,
     settings: BuildOptions,

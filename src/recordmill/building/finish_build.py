@@ -216,51 +216,33 @@ def make_manifest(
         data_folder_name: Name of the folder with the shards, relative to the output folder.
         reject_files: Name of each reject file, relative to the output folder.
     """
-    kind = plan.source.kind if plan.source else "pipeline"
-    rejected = outcome.rejected
+    base, written = plan.base_manifest, outcome.statistics
     part = Part(
         folder=data_folder_name,
-        kind=kind,
+        kind=plan.source.kind if plan.source else "pipeline",
         splits=outcome.shards_by_split,
         inputs=outcome.inputs,
         records_read=outcome.records_read,
-        records_rejected=rejected.total,
+        records_rejected=outcome.rejected.total,
     )
-    written = outcome.statistics
-    statistics: Mapping[str, Any] = {} if written is None else written.statistics
-    entry = {} if written is None else written.entry
-    base = plan.base_manifest
-    old_rejects: Mapping[str, Any] = {} if base is None else base.rejects
-    reasons = Counter(old_rejects.get("reasons", {})) + Counter(rejected.counts)
-    rejects = {
-        "count": old_rejects.get("count", 0) + rejected.total,
-        "reasons": dict(sorted(reasons.items())),
-        "files": [*old_rejects.get("files", ()), *reject_files],
-    }
-    notes = [
-        *(plan.source.notes if plan.source else ()),
-        *(plan.stratified_splits.notes if plan.stratified_splits else ()),
-        *(f"{message}: {count:,}" for message, count in sorted(outcome.note_counts.items())),
-        *(
-            f"split {split!r} has no records"
-            for split in plan.split_names
-            if split not in outcome.shards_by_split
-        ),
-        *_statistics_warnings(plan, list(statistics.values())),
-    ]
-    fingerprint = compute_fingerprint(
-        plan.fingerprint_options, plan.schema, outcome.inputs, outcome.shards_by_split
-    )
-    said, images = asdict(plan.description), [*_decodable_features(plan)]
     manifest = Manifest(
         name=plan.name,
         compression=plan.compression,
         options=plan.fingerprint_options,
         schema=to_pbtxt(plan.schema),
         parts=(part,),
-        rejects=rejects,
-        fingerprint=fingerprint,
-        statistics={"notes": notes, **entry},
+        rejects={
+            "count": outcome.rejected.total,
+            "reasons": dict(sorted(outcome.rejected.counts.items())),
+            "files": list(reject_files),
+        },
+        fingerprint=compute_fingerprint(
+            plan.fingerprint_options, plan.schema, outcome.inputs, outcome.shards_by_split
+        ),
+        statistics={
+            "notes": _collect_notes(plan, outcome),
+            **({} if written is None else written.entry),
+        },
         run=make_run_entry(
             outcome.run_id,
             BUILD if base is None else APPEND,
@@ -269,21 +251,52 @@ def make_manifest(
             memory_bytes=plan.memory_bytes,
         ),
         transform={} if plan.transform is None else plan.transform.manifest_entry,
-        description={"said": said, "images": images},
+        description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
-    if base is None:
-        return manifest
-    old = base.description
+    return manifest if base is None else _add_part(base, manifest)
+
+
+def _collect_notes(plan: BuildPlan, outcome: BuildOutcome) -> list[str]:
+    return [
+        *(plan.source.notes if plan.source else ()),
+        *(plan.stratified_splits.notes if plan.stratified_splits else ()),
+        *(f"{message}: {count:,}" for message, count in sorted(outcome.note_counts.items())),
+        *(
+            f"split {split!r} has no records"
+            for split in plan.split_names
+            if split not in outcome.shards_by_split
+        ),
+        *_statistics_warnings(
+            plan, [] if outcome.statistics is None else list(outcome.statistics.statistics.values())
+        ),
+    ]
+
+
+def _add_part(base: Manifest, new: Manifest) -> Manifest:
+    """Returns the manifest of an append: that of the new records, with the parts of the data set.
+
+    Args:
+        base: The manifest of the data set.
+        new: The manifest of a build of the new records alone.
+    """
+    reasons = Counter(base.rejects.get("reasons", {})) + Counter(new.rejects["reasons"])
+    said, images = new.description["said"], new.description["images"]
     return replace(
-        manifest,
+        new,
         # These describe all parts, and the first one has determined them.
         options=base.options,
         transform=base.transform,
-        parts=(*base.parts, part),
-        fingerprint=hashlib.sha256(f"{base.fingerprint} {fingerprint}".encode()).hexdigest(),
+        parts=(*base.parts, *new.parts),
+        rejects={
+            "count": base.rejects.get("count", 0) + new.rejects["count"],
+            "reasons": dict(sorted(reasons.items())),
+            "files": [*base.rejects.get("files", ()), *new.rejects["files"]],
+        },
+        fingerprint=hashlib.sha256(f"{base.fingerprint} {new.fingerprint}".encode()).hexdigest(),
         description={
-            "said": old.get("said", {}) | {name: text for name, text in said.items() if text},
-            "images": [name for name in images if name in old.get("images", ())],
+            "said": base.description.get("said", {})
+            | {name: text for name, text in said.items() if text},
+            "images": [name for name in images if name in base.description.get("images", ())],
         },
     )
 
