@@ -210,6 +210,29 @@ def test_images_with_boxes_are_appended(tmp_path: Path) -> None:
     assert recordmill.build(folder, out, append=True, boxes=boxes).unchanged
 
 
+def test_image_whose_annotation_is_damaged_does_not_prevent_an_append(tmp_path: Path) -> None:
+    out, folder, boxes = tmp_path / "out", tmp_path / "photos", tmp_path / "boxes"
+    boxes.mkdir()
+
+    def add(name: str, annotation: str) -> None:
+        write_images(folder, [f"{name}.png"])
+        (boxes / f"{name}.xml").write_text(annotation)
+
+    def voc(name: str) -> str:
+        box = "<xmin>1</xmin><ymin>1</ymin><xmax>3</xmax><ymax>3</ymax>"
+        return (
+            f"<annotation><filename>{name}.png</filename><size><width>8</width><height>8</height>"
+            f"</size><object><name>x</name><bndbox>{box}</bndbox></object></annotation>"
+        )
+
+    add("a", voc("a"))
+    add("b", voc("b")[:60])
+    recordmill.build(folder, out, boxes=boxes, max_rejects=1)
+    add("c", voc("c"))
+    result = recordmill.build(folder, out, boxes=boxes, append=True, max_rejects=1)
+    assert (result.read, result.rejected, result.records) == (2, 1, {"train": 2})
+
+
 def test_new_class_of_a_box_needs_new_classes(tmp_path: Path) -> None:
     out, folder, boxes = tmp_path / "out", tmp_path / "photos", tmp_path / "boxes.json"
     names = [f"{number}.png" for number in range(6)]

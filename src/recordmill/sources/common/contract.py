@@ -265,6 +265,22 @@ class PlanOptions:
         """
         return min(max_line_bytes, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
+    def drop_known(
+        self, files: FileTable, rejects: Iterable[Reject]
+    ) -> tuple[FileTable, tuple[Reject, ...]]:
+        """Drops the files that `find_new` does not select, and the rejects of these files.
+
+        Returns:
+            (files to read, the other rejects).
+        """
+        if self.find_new is None:
+            return files, tuple(rejects)
+        is_new = self.find_new(files)
+        known_names = {file.name for file in files.items_at(np.flatnonzero(~is_new).tolist())}
+        return files.filter(is_new), tuple(
+            reject for reject in rejects if reject.source not in known_names
+        )
+
     def create_parsed_cache(self) -> ScanCache:
         """Creates an empty cache for the records that a plan parses."""
         return ScanCache(self.parsed_cache_bytes, self.parsed_cache_folder)

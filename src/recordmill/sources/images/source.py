@@ -14,11 +14,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
@@ -45,6 +44,7 @@ from recordmill.sources.common.contract import (
     pack_file_units,
 )
 from recordmill.sources.common.layout import (
+    FolderLayout,
     exclude_unlabelled_files,
     reject_unknown_classes,
     resolve_class_rule,
@@ -57,6 +57,7 @@ from recordmill.sources.images.options import ImageOptions
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
     DECODE_MEMORY_DIVISOR,
+    FEATURE_PREFIX,
     column_feature,
     conform_columns,
     feature_names,
@@ -70,7 +71,7 @@ from recordmill.sources.values.schema_unifier import apply_dtypes, check_declare
 from recordmill.storage.file_table import FileTable, InputFile, null_mask
 from recordmill.storage.files import parse_input_path, read_range
 from recordmill.storage.folders import real_path
-from recordmill.storage.listing import Listing
+from recordmill.storage.listing import InputRoot, Listing
 from recordmill.storage.walk import is_within
 
 STRUCTURE_CHECK, DECODE_CHECK = "structure", "decode"
@@ -235,128 +236,189 @@ def plan_images(
         listing, None if annotations_path is None else real_path(parse_input_path(annotations_path))
     )
     partners: FileTable | None = None
-    own_features, rejects = OWN_FEATURES, list[Reject]()
+    own_features, unpaired = OWN_FEATURES, list[Reject]()
     if options.pair is not None:
-        files, partners, rejects = pair_files(
+        files, partners, unpaired = pair_files(
             files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"]
         )
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
-    keep, large = reject_oversized(files, record_sizes(files, partners), common)
-    files, rejects = files.filter(keep), [*rejects, *large]
-    files, folder_layout, unlabelled_notes = exclude_unlabelled_files(
-        files,
-        listing.roots,
-        split_from=options.split_from,
-        class_from=resolve_class_rule(options.class_from, options.label_regex)
-        if options.boxes is None
-        else layout.NO_LAYOUT,
-        unlabelled=options.unlabelled if options.labels is None else layout.KEEP_UNLABELLED,
+    fits, large = reject_oversized(files, record_sizes(files, partners), common)
+    files, folder_layout, unlabelled_notes = _label_by_folders(
+        files.filter(fits), listing.roots, options
     )
-    if annotations_path is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
-        _check_class_folders(folder_layout.class_names, files)
-    if partners is not None and not folder_layout.class_names:
-        folder_layout = folder_layout.without_classes()
-    files, time_dtypes = (
-        with_folder_labels(files.with_splits(folder_layout.splits), folder_layout),
-        dict[str, str](),
-    )
+    images = _LabelledImages(files, folder_layout, own_features, (*unpaired, *large), tuple(notes))
     if options.labels is not None:
-        request = LabelRequest(
-            path=os.fspath(options.labels),
-            path_column=options.labels_path_column,
-            dialect=options.dialect,
-            label=common.label,
-            reject=options.missing == REJECT_MISSING,
-            reserved_names=frozenset(feature.name for feature in own_features).union(
-                feature_names(files)
-            ),
-            dtypes=common.dtypes,
-        )
-        labels = read_label_columns(request, files, listing.roots)
-        # a label from the labels file replaces the label from folders
-        if "label" in labels.columns:
-            folder_layout, files = folder_layout.without_classes(), without_features(files)
-        files, time_dtypes = (
-            with_features(files, labels.columns).filter(labels.keep),
-            dict(labels.time_dtypes),
-        )
-        rejects, notes = [*rejects, *labels.rejects], [*notes, *labels.notes]
-        folder_layout = replace(
-            folder_layout, classes=folder_layout.classes.filter(pa.array(labels.keep))
-        )
-    classes = dict[str, tuple[str, ...]]()
+        images = _add_labels_file(images, listing.roots, options, common)
     if options.boxes is not None:
-        objects = read_box_columns(
-            parse_input_path(options.boxes),
-            files,
-            listing.roots,
-            first_label=options.label_offset,
-            memory_bytes=common.memory_bytes,
-            unit=options.box_unit,
-            dialect=options.dialect,
-        )
-        files = with_features(files, objects.columns)
-        for name, column in objects.hidden.items():
-            files = files.with_column(name, column)
-        if options.split_from == layout.AUTO_LAYOUT and null_mask(files.splits).all():
-            splits, split_notes = read_image_set_splits(objects.folder, files)
-            files = files if splits is None else files.with_splits(splits)
-            notes = [*notes, *split_notes]
-        files = files.filter(objects.keep)
-        own_features, classes = (
-            object_features(own_features, feature_names(files)),
-            {OBJECT_LABEL: objects.classes},
-        )
-        rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
+        images = _add_objects(images, listing.roots, options, common)
     elif (
         options.labels is None
         and common.label is not None
-        and common.label not in feature_names(files)
+        and common.label not in feature_names(images.files)
     ):
         raise UsageError(
             "{label}: images have a label by their folders, or by a column of {labels}",
             label=option("label", common.label),
             labels=option("labels", "FILE"),
         )
-    if common.find_new is not None:
-        is_new = common.find_new(files)
-        known_names = {files[index].name for index in np.flatnonzero(~is_new).tolist()}
-        rejects = [reject for reject in rejects if reject.source not in known_names]
-        files = files.filter(is_new)
-        folder_layout = replace(
-            folder_layout, classes=folder_layout.classes.filter(pa.array(is_new))
-        )
-    schema, schema_notes = _build_schema(files, time_dtypes, common, own_features, classes)
-    if (
-        folder_layout.class_names
-        and "label" in schema
-        and (names := schema["label"].classes) is not None
-    ):
-        is_known, unknown = reject_unknown_classes(files, folder_layout.classes, names)
-        files = files.filter(is_known)
-        rejects = [*rejects, *unknown]
-    own_names = {feature.name for feature in own_features}
+    files, rejects = common.drop_known(images.files, images.rejects)
+    images = replace(images, files=files, rejects=rejects)
+    schema, schema_notes = _build_schema(images, common)
+    files, class_rejects = _drop_unknown_classes(images, schema)
+    own_names = {feature.name for feature in images.own_features}
     column_schema = schema.select([name for name in schema.names if name not in own_names])
     files, column_rejects, rounding_notes = conform_columns(files, column_schema)
-    notes += [*unlabelled_notes, *folder_layout.notes, *schema_notes, *rounding_notes]
-    notes = [
-        *listing.notes,
-        *notes,
-        *([] if rule is None else [f"images are {rule}"]),
-    ]
-    units = pack_file_units(
-        record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES
-    )
     return ImageSource(
         schema=schema,
         files=append_partners(files, partners),
-        units=units,
+        units=pack_file_units(
+            record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES
+        ),
         options=options,
-        notes=tuple(notes),
-        plan_rejects=(*rejects, *column_rejects),
+        notes=(
+            *listing.notes,
+            *images.notes,
+            *unlabelled_notes,
+            *images.layout.notes,
+            *schema_notes,
+            *rounding_notes,
+            *([] if rule is None else [f"images are {rule}"]),
+        ),
+        plan_rejects=(*images.rejects, *class_rejects, *column_rejects),
         memory_bytes=common.memory_bytes,
         statistics=common.collects_statistics,
     )
+
+
+@dataclass(frozen=True)
+class _LabelledImages:
+    """Images with the features that do not come from the images themselves.
+
+    Attributes:
+        files: The images. Their columns contain these features.
+        layout: The classes by folders, if nothing else determines them.
+        own_features: The features that come from the images themselves.
+        rejects: Files and annotations that can't be used.
+        notes: Notes for the user.
+        time_dtypes: Dtypes of text columns that contain times, by feature name.
+        classes: Class names of object features, by feature name.
+    """
+
+    files: FileTable
+    layout: FolderLayout
+    own_features: tuple[Feature, ...]
+    rejects: tuple[Reject, ...]
+    notes: tuple[str, ...]
+    time_dtypes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def _label_by_folders(
+    files: FileTable, roots: Sequence[InputRoot], options: ImageOptions
+) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
+    """Adds the splits and classes that the folders determine.
+
+    Returns:
+        (remaining images, their layout, notes on images that were left out).
+    """
+    files, folder_layout, notes = exclude_unlabelled_files(
+        files,
+        roots,
+        split_from=options.split_from,
+        class_from=resolve_class_rule(options.class_from, options.label_regex)
+        if options.boxes is None
+        else layout.NO_LAYOUT,
+        unlabelled=options.unlabelled if options.labels is None else layout.KEEP_UNLABELLED,
+    )
+    has_annotations = options.labels is not None or options.boxes is not None
+    if not has_annotations and options.pair is None and options.class_from == layout.AUTO_LAYOUT:
+        _check_class_folders(folder_layout.class_names, files)
+    if options.pair is not None and not folder_layout.class_names:
+        folder_layout = folder_layout.without_classes()
+    files = with_folder_labels(files.with_splits(folder_layout.splits), folder_layout)
+    return files, folder_layout, notes
+
+
+def _add_labels_file(
+    images: _LabelledImages,
+    roots: Sequence[InputRoot],
+    options: ImageOptions,
+    common: PlanOptions,
+) -> _LabelledImages:
+    """Adds the columns of the labels file. Its label replaces that of the folders."""
+    assert options.labels is not None
+    files, folder_layout = images.files, images.layout
+    reserved_names = {feature.name for feature in images.own_features}
+    request = LabelRequest(
+        path=os.fspath(options.labels),
+        path_column=options.labels_path_column,
+        dialect=options.dialect,
+        label=common.label,
+        reject=options.missing == REJECT_MISSING,
+        reserved_names=frozenset(reserved_names.union(feature_names(files))),
+        dtypes=common.dtypes,
+    )
+    labels = read_label_columns(request, files, roots)
+    if "label" in labels.columns:
+        folder_layout, files = folder_layout.without_classes(), without_features(files)
+    return replace(
+        images,
+        files=with_features(files, labels.columns).filter(labels.keep),
+        layout=folder_layout,
+        rejects=(*images.rejects, *labels.rejects),
+        notes=(*images.notes, *labels.notes),
+        time_dtypes=labels.time_dtypes,
+    )
+
+
+def _add_objects(
+    images: _LabelledImages,
+    roots: Sequence[InputRoot],
+    options: ImageOptions,
+    common: PlanOptions,
+) -> _LabelledImages:
+    """Adds the objects that annotations list, and the splits of Pascal VOC."""
+    assert options.boxes is not None
+    objects = read_box_columns(
+        parse_input_path(options.boxes),
+        images.files,
+        roots,
+        first_label=options.label_offset,
+        memory_bytes=common.memory_bytes,
+        unit=options.box_unit,
+        dialect=options.dialect,
+    )
+    files, split_notes = with_features(images.files, objects.columns), list[str]()
+    for name, column in objects.hidden.items():
+        files = files.with_column(name, column)
+    if options.split_from == layout.AUTO_LAYOUT and null_mask(files.splits).all():
+        splits, split_notes = read_image_set_splits(objects.folder, files)
+        files = files if splits is None else files.with_splits(splits)
+    return replace(
+        images,
+        files=files.filter(objects.keep),
+        own_features=object_features(images.own_features, feature_names(files)),
+        rejects=(*images.rejects, *objects.rejects),
+        notes=(*images.notes, *split_notes, *objects.notes),
+        classes={OBJECT_LABEL: objects.classes},
+    )
+
+
+def _drop_unknown_classes(
+    images: _LabelledImages, schema: Schema
+) -> tuple[FileTable, list[Reject]]:
+    """Drops the images in folders that are not a class of the schema.
+
+    Returns:
+        (remaining images, a reject for each other one).
+    """
+    if not images.layout.class_names or "label" not in schema or schema["label"].classes is None:
+        return images.files, []
+    folder_classes = images.files.column(f"{FEATURE_PREFIX}class_name")
+    is_known, rejects = reject_unknown_classes(
+        images.files, folder_classes, schema["label"].classes
+    )
+    return images.files.filter(is_known), rejects
 
 
 def _select_images(listing: Listing, annotations_path: str | None) -> tuple[FileTable, list[str]]:
@@ -556,37 +618,24 @@ def reject_oversized(
     ]
 
 
-def _build_schema(
-    files: FileTable,
-    time_dtypes: Mapping[str, str],
-    common: PlanOptions,
-    own_features: Sequence[Feature],
-    classes: Mapping[str, tuple[str, ...]],
-) -> tuple[Schema, list[str]]:
+def _build_schema(images: _LabelledImages, common: PlanOptions) -> tuple[Schema, list[str]]:
     """Returns the schema of the records, and notes.
 
     The order is: features of the image, label, class_name, columns of the labels file. `source` is
     the last one.
 
-    Args:
-        files: The files, with the features of their columns.
-        time_dtypes: Dtypes of text columns that contain times, by feature name.
-        common: Options that all kinds of input share.
-        own_features: Features that come from the image itself.
-        classes: Class names of object features, by feature name.
-
     Raises:
         UsageError: A declared dtype or schema does not fit images.
         DataError: A required feature is missing.
     """
-    column_features = [column_feature(files, name) for name in feature_names(files)]
+    files, own_features = images.files, images.own_features
     column_features = [
-        replace(feature, dtype=time_dtypes.get(feature.name, feature.dtype))
-        for feature in column_features
-    ]
-    column_features = [
-        replace(feature, classes=classes.get(feature.name, feature.classes))
-        for feature in column_features
+        replace(
+            feature,
+            dtype=images.time_dtypes.get(feature.name, feature.dtype),
+            classes=images.classes.get(feature.name, feature.classes),
+        )
+        for feature in (column_feature(files, name) for name in feature_names(files))
     ]
     own_names = {feature.name for feature in own_features}
     features = [*own_features[:-1], *column_features, own_features[-1]]

@@ -460,30 +460,10 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     )
     schema, schema_notes = _resolve_schema(mode, layout, common)
     notes = (*notes, *schema_notes)
-    rejects = tuple[Reject, ...]()
+    class_rejects: Sequence[Reject] = ()
     if layout.class_names:
-        # Reading looks up the class of each file in this column.
-        files = files.with_column(CLASS_NAME_FEATURE, layout.classes)
-        # A declared schema fixes the classes, so files of other classes are rejects.
-        if LABEL_FEATURE in schema and (known_classes := schema[LABEL_FEATURE].classes) is not None:
-            is_kept, class_rejects = reject_unknown_classes(files, layout.classes, known_classes)
-            files, rejects = files.filter(is_kept), tuple(class_rejects)
-        is_missing = null_mask(files.column(CLASS_NAME_FEATURE))
-        # A missing class is only an error if the schema requires a label.
-        if is_missing.any() and any(
-            feature.required
-            for feature in schema
-            if feature.name in (LABEL_FEATURE, CLASS_NAME_FEATURE)
-        ):
-            raise DataError(
-                "is in no class folder, and the schema requires a label",
-                source=files[int(np.argmax(is_missing))].name,
-            )
-    if common.find_new is not None:
-        is_new = common.find_new(files)
-        known_names = {files[index].name for index in np.flatnonzero(~is_new).tolist()}
-        files = files.filter(is_new)
-        rejects = tuple(reject for reject in rejects if reject.source not in known_names)
+        files, class_rejects = _add_classes(files, layout, schema)
+    files, rejects = common.drop_known(files, class_rejects)
     if not files:
         raise DataError(
             f"there is no file of a class that the schema names, among {len(listing.files)}"
@@ -521,6 +501,34 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         notes=notes,
         plan_rejects=rejects,
     )
+
+
+def _add_classes(
+    files: FileTable, layout: FolderLayout, schema: Schema
+) -> tuple[FileTable, Sequence[Reject]]:
+    """Adds the class of each file, in which reading looks it up.
+
+    Returns:
+        (files, a reject for each file of another class than those of a declared schema).
+
+    Raises:
+        DataError: A file has no class, and the schema requires a label.
+    """
+    files, rejects = files.with_column(CLASS_NAME_FEATURE, layout.classes), list[Reject]()
+    if LABEL_FEATURE in schema and (known_classes := schema[LABEL_FEATURE].classes) is not None:
+        is_kept, rejects = reject_unknown_classes(files, layout.classes, known_classes)
+        files = files.filter(is_kept)
+    is_missing = null_mask(files.column(CLASS_NAME_FEATURE))
+    if is_missing.any() and any(
+        feature.required
+        for feature in schema
+        if feature.name in (LABEL_FEATURE, CLASS_NAME_FEATURE)
+    ):
+        raise DataError(
+            "is in no class folder, and the schema requires a label",
+            source=files[int(np.argmax(is_missing))].name,
+        )
+    return files, rejects
 
 
 def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
