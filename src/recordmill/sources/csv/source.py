@@ -11,7 +11,7 @@ count, and neither do blank lines in files with several columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -338,26 +338,11 @@ def _plan_with_ranges(
     files = FileTable.from_files(files)
     # Uses fewer threads if the memory does not hold four ranges for each.
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
-    prefetched_files = prefetch_files(files, lambda file: (file.path, file.stat))
-    blanks_notes = list[str]()
-    dialect_reasons, first_rows = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
-    unsettled_heads = thread_map(lambda file: read_head(file, options), prefetched_files, threads)
-    option_names, later_parts = _names_in_options(common), dict[int, tuple[int, int]]()
-    heads = CompactTable.from_items(
-        _settle_heads(
-            unsettled_heads,
-            dialect_reasons,
-            blanks_notes,
-            first_rows,
-            later_parts,
-            lambda row: row.is_data(options.names, option_names),
-        ),
-        _COUNTS_OF_HEADS,
-    )
-    dialect = unify_dialects(files, heads, options)
-    header_reason = agree_on_header([*first_rows.values()], options.names, option_names)
-    if later_parts:
-        heads = _use_first_header(heads, later_parts)
+    option_names = _names_in_options(common)
+    found = _read_heads(files, options, option_names, threads)
+    dialect = unify_dialects(files, found.heads, options)
+    header_reason = agree_on_header(found.first_rows, options.names, option_names)
+    heads = _use_first_header(found.heads, found.later_parts) if found.later_parts else found.heads
     # Files may lack columns, and have them in any order.
     column_names = tuple(
         dict.fromkeys(
@@ -381,13 +366,7 @@ def _plan_with_ranges(
     )
     totals = ScanTotals(column_names, files, heads, label)
     row_ranges = _add_up_ranges(scan_files(files, heads, scan, threads), totals)
-    if not any(row_range.rows for row_range in row_ranges):
-        missing_rows = "no rows" if options.header is False else "a header and no rows"
-        raise DataError(
-            f"holds {missing_rows}"
-            + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
-            source=files[0].name,
-        )
+    _check_any_row(files, row_ranges, options)
     quote_notes = tuple[str, ...]()
     if options.quote == AUTO_QUOTE and dialect.quote is not None:
         are_text, quote_notes = check_quotes(totals, dialect.quote, len(column_names))
@@ -400,7 +379,7 @@ def _plan_with_ranges(
                 unquoted_dialect,
                 common,
                 range_bytes,
-                "; ".join([*dialect_reasons[:1], are_text]),
+                "; ".join(filter(None, [found.dialect_reason, are_text])),
             )
     columns = totals.summarize_columns()
     trailing_name = _find_trailing_column(columns, heads, common, option_names)
@@ -411,13 +390,13 @@ def _plan_with_ranges(
     cache.drop_invalid(lambda schema: are_parsed_alike(schema, parsing_schema))
     notes = (
         *note_dialect(
-            quote_reason or "".join(dialect_reasons[:1]),
-            header_reason if first_rows else "",
+            quote_reason or found.dialect_reason,
+            header_reason if found.first_rows else "",
             len(files),
         ),
         *quote_notes,
-        *blanks_notes,
-        *_note_later_parts(files, later_parts),
+        *([found.blanks_note] if found.blanks_note else []),
+        *_note_later_parts(files, found.later_parts),
         *_note_trailing_column(trailing_name),
         *note_columns(columns, schema, heads, options.null_tokens),
         *_note_empty_files(files, row_ranges),
@@ -445,48 +424,71 @@ def _names_in_options(common: PlanOptions) -> set[str]:
     }
 
 
-def _settle_heads(
-    heads: Iterable[CsvHead],
-    dialect_reasons: list[str],
-    blanks_notes: list[str],
-    first_rows: dict[tuple[tuple[str, ...], str], FirstRow],
-    later_parts: dict[int, tuple[int, int]],
-    is_data: Callable[[FirstRow], bool],
-) -> Iterator[CsvHead]:
-    """Collects notes and first rows from the heads of files, and yields smaller heads.
+@dataclass(frozen=True)
+class _FoundHeads:
+    """The heads of all files, and what was detected in them.
 
-    The yielded heads lack the reasons for the detection, which saves memory. Files with the same
-    columns share one tuple of names.
+    Attributes:
+        heads: The head of each file, without the reasons for the detection, which saves memory.
+        dialect_reason: The first `dialect_reason`, or "".
+        blanks_note: The first `blanks_note`, or "".
+        first_rows: One of the first rows for each combination of its fields and its verdict.
+        later_parts: (start, line) of the first row, by file ordinal, if the row is data.
+    """
+
+    heads: CompactTable[CsvHead]
+    dialect_reason: str
+    blanks_note: str
+    first_rows: Sequence[FirstRow]
+    later_parts: Mapping[int, tuple[int, int]]
+
+
+def _read_heads(
+    files: FileTable, options: CsvOptions, option_names: Set[str], threads: int
+) -> _FoundHeads:
+    """Reads the head of each file. Files with the same columns share one tuple of names.
 
     Args:
-        heads: The head of each file.
-        dialect_reasons: A list that receives the first `dialect_reason`.
-        blanks_notes: A list that receives the first `blanks_note`.
-        first_rows: A dict that receives one of the first rows for each combination of its fields
-            and its verdict.
-        later_parts: A dict that receives (start, line) of the first row, by file ordinal, if the
-            row is data.
-        is_data: Returns whether a first row is data.
+        files: The files.
+        options: The options of CSV.
+        option_names: The columns that the user has named in options.
+        threads: The number of threads.
     """
+    dialect_reason = blanks_note = ""
+    first_rows: dict[tuple[tuple[str, ...], str], FirstRow] = {}
+    later_parts: dict[int, tuple[int, int]] = {}
     known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for ordinal, head in enumerate(heads):
-        if head.dialect_reason and not dialect_reasons:
-            dialect_reasons.append(head.dialect_reason)
-        if head.blanks_note and not blanks_notes:
-            blanks_notes.append(head.blanks_note)
-        if head.first_row is not None:
-            first_rows.setdefault(
-                (head.first_row.fields, head.first_row.guess.verdict), head.first_row
+
+    def iter_heads() -> Iterator[CsvHead]:
+        nonlocal dialect_reason, blanks_note
+        prefetched_files = prefetch_files(files, lambda file: (file.path, file.stat))
+        heads = thread_map(lambda file: read_head(file, options), prefetched_files, threads)
+        for ordinal, head in enumerate(heads):
+            dialect_reason = dialect_reason or head.dialect_reason
+            blanks_note = blanks_note or head.blanks_note
+            if (row := head.first_row) is not None:
+                first_rows.setdefault((row.fields, row.guess.verdict), row)
+                if row.is_data(options.names, option_names):
+                    later_parts[ordinal] = row.start, row.line
+            yield replace(
+                head,
+                names=known_names.setdefault(head.names, head.names),
+                dialect_reason="",
+                blanks_note="",
+                first_row=None,
             )
-            if is_data(head.first_row):
-                later_parts[ordinal] = head.first_row.start, head.first_row.line
-        yield replace(
-            head,
-            names=known_names.setdefault(head.names, head.names),
-            dialect_reason="",
-            blanks_note="",
-            first_row=None,
-        )
+
+    heads = CompactTable.from_items(iter_heads(), _COUNTS_OF_HEADS)
+    return _FoundHeads(heads, dialect_reason, blanks_note, [*first_rows.values()], later_parts)
+
+
+def _check_any_row(files: FileTable, row_ranges: Sequence[RowRange], options: CsvOptions) -> None:
+    """Raises DataError if no file has a row."""
+    if any(row_range.rows for row_range in row_ranges):
+        return
+    missing_rows = "no rows" if options.header is False else "a header and no rows"
+    other_files = f", as do the other {len(files) - 1} files" if len(files) > 1 else ""
+    raise DataError(f"holds {missing_rows}{other_files}", source=files[0].name)
 
 
 def _use_first_header(

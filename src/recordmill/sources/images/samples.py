@@ -394,34 +394,15 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         raise UsageError(
             f"{len(listing.files):,} files have {len(endings):,} endings: these are not samples"
         )
-    members = np.array([[sample.get(ending, -1) for sample in samples] for ending in endings])
-    sizes = np.where(members >= 0, listing.files.sizes[members], 0).sum(axis=0)
-    is_image = np.array(list(map(_is_image, endings)))
-    has_images, sample_ids = bool(is_image.any()), np.arange(len(samples))
-    # the row in `members` of the first file of each sample
-    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(axis=0)
-    firsts = members[row, sample_ids]
-    if has_images:
-        members[row, sample_ids] = -1
-        firsts[~is_image[row]] = -1
-    incomplete = listing.files.items_at(
-        [min(samples[sample_id].values()) for sample_id in np.flatnonzero(firsts < 0).tolist()]
-    )
-    rejects = [Reject(file.name, "", "no file", "the sample has no image") for file in incomplete]
-    complete = np.flatnonzero(firsts >= 0)
-    files = listing.files.take_files(firsts[complete])
-    for ending, sample_id in zip(endings, members[:, complete], strict=True):
-        files = files.with_column(_MEMBER_PREFIX + ending, pa.array(sample_id, mask=sample_id < 0))
-    fits, large = reject_oversized(files, sizes[complete], common)
-    files = files.with_column(_BYTES_COLUMN, pa.array(sizes[complete])).filter(fits)
+    files, incomplete = _list_first_files(listing.files, samples, endings)
+    fits, large = reject_oversized(files, files.column(_BYTES_COLUMN).to_numpy(), common)
     first_source, member_options = _plan_first_files(
-        replace(listing, files=files), has_images, options, common
+        replace(listing, files=files.filter(fits)), any(map(_is_image, endings)), options, common
     )
     used_endings = tuple(
-        member_ending
-        for member_ending in endings
-        if first_source.files.column(_MEMBER_PREFIX + member_ending).null_count
-        < len(first_source.files)
+        ending
+        for ending in endings
+        if first_source.files.column(_MEMBER_PREFIX + ending).null_count < len(first_source.files)
     )
     notes = (
         [
@@ -438,7 +419,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
             first_source.files.column(_BYTES_COLUMN).to_pylist(), BATCH_BYTES, BATCH_FILES
         ),
         notes=(*first_source.notes, *notes),
-        plan_rejects=(*first_source.plan_rejects, *rejects, *large),
+        plan_rejects=(*first_source.plan_rejects, *incomplete, *large),
     )
     if member_options.label is None and any(
         _FEATURES_BY_ENDING.get(ending) == _LABEL_FEATURE for ending in used_endings
@@ -451,59 +432,117 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     as_text = _JSON_FEATURE in member_options.dtypes or (
         member_options.schema is not None and _JSON_FEATURE in member_options.schema
     )
-    ranges = [range(unit.begin_file, unit.end_file) for unit in first_source.units]
-
-    def join_members(columns: _MemberColumns) -> Source:
-        header_columns = replace(columns, with_bytes=False)
-
-        def read_good_rows(samples: range) -> pa.RecordBatch:
-            batch, bad = header_columns.values(first_source.files, samples)
-            return (
-                batch.take(np.setdiff1d(np.arange(len(samples)), [*bad]))
-                if header_columns.forms
-                else batch
-            )
-
-        def iter_parts() -> Iterator[tuple[str, pa.RecordBatch]]:
-            batches = thread_map(read_good_rows, ranges, common.threads)
-            places = (first_source.files[samples[0]].name for samples in ranges)
-            return (
-                place_and_batch
-                for place_and_batch in zip(places, batches, strict=True)
-                if place_and_batch[1].num_rows
-            )
-
-        unifier = SchemaUnifier(declared_dtypes(member_options))
-        for place, batch in iter_parts():
-            check_feature_count(batch.num_columns, common.memory_bytes, place)
-            unifier.add(
-                batch.schema,
-                place,
-                {name: batch.column(name).null_count for name in batch.schema.names},
-            )
-        batches = (batch for _, batch in iter_parts())
-        return join_columns(
-            first_source,
-            columns,
-            unifier=unifier,
-            batches=batches,
-            common=member_options,
-            declared_schema=common.schema,
-            description="the samples",
-            kind=SAMPLES_KIND,
-        )
-
     columns = _MemberColumns(used_endings, frozenset(names), as_text)
     try:
-        return join_members(columns)
+        return _join_members(first_source, columns, member_options, common.schema)
     except DataError:
-        majority_columns = columns.with_forms(first_source.files, ranges)
+        majority_columns = columns.with_forms(first_source.files, _sample_ranges(first_source))
         # without a JoinedSource, all samples are rejects
         if majority_columns is None or not isinstance(
-            joined_source := join_members(majority_columns), JoinedSource
+            joined_source := _join_members(
+                first_source, majority_columns, member_options, common.schema
+            ),
+            JoinedSource,
         ):
             raise
         return joined_source
+
+
+def _list_first_files(
+    files: FileTable, samples: Sequence[Mapping[str, int]], endings: Sequence[str]
+) -> tuple[FileTable, list[Reject]]:
+    """Lists the file of each sample that its record begins with: its first image, or first file.
+
+    Args:
+        files: All files.
+        samples: For each sample, the index of each file by its ending.
+        endings: All endings, in the order of preference.
+
+    Returns:
+        (first files with the member columns and _BYTES_COLUMN, a reject for each sample that has no
+        image where others have one).
+    """
+    members = np.array([[sample.get(ending, -1) for sample in samples] for ending in endings])
+    sizes = np.where(members >= 0, files.sizes[members], 0).sum(axis=0)
+    is_image = np.array(list(map(_is_image, endings)))
+    has_images, sample_ids = bool(is_image.any()), np.arange(len(samples))
+    # the row in `members` of the first file of each sample
+    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(axis=0)
+    firsts = members[row, sample_ids]
+    if has_images:
+        members[row, sample_ids] = -1
+        firsts[~is_image[row]] = -1
+    incomplete = files.items_at(
+        [min(samples[sample_id].values()) for sample_id in np.flatnonzero(firsts < 0).tolist()]
+    )
+    complete = np.flatnonzero(firsts >= 0)
+    first_files = files.take_files(firsts[complete])
+    for ending, ids in zip(endings, members[:, complete], strict=True):
+        first_files = first_files.with_column(_MEMBER_PREFIX + ending, pa.array(ids, mask=ids < 0))
+    return first_files.with_column(_BYTES_COLUMN, pa.array(sizes[complete])), [
+        Reject(file.name, "", "no file", "the sample has no image") for file in incomplete
+    ]
+
+
+def _sample_ranges(first_source: Source) -> list[range]:
+    """Returns the samples of each unit, which are read at once."""
+    return [range(unit.begin_file, unit.end_file) for unit in first_source.units]
+
+
+def _join_members(
+    first_source: Source,
+    columns: _MemberColumns,
+    member_options: PlanOptions,
+    declared_schema: Schema | None,
+) -> Source:
+    """Infers the types of the other files of the samples, and joins these files.
+
+    Args:
+        first_source: The source of the first file of each sample.
+        columns: The columns of the other files.
+        member_options: The options of the plan for these columns.
+        declared_schema: The schema of the records, or None.
+
+    Raises:
+        DataError: The values of a feature have different types.
+    """
+    ranges, header_columns = _sample_ranges(first_source), replace(columns, with_bytes=False)
+
+    def read_good_rows(samples: range) -> pa.RecordBatch:
+        batch, bad = header_columns.values(first_source.files, samples)
+        return (
+            batch.take(np.setdiff1d(np.arange(len(samples)), [*bad]))
+            if header_columns.forms
+            else batch
+        )
+
+    def iter_parts() -> Iterator[tuple[str, pa.RecordBatch]]:
+        batches = thread_map(read_good_rows, ranges, member_options.threads)
+        places = (first_source.files[samples[0]].name for samples in ranges)
+        return (
+            place_and_batch
+            for place_and_batch in zip(places, batches, strict=True)
+            if place_and_batch[1].num_rows
+        )
+
+    unifier = SchemaUnifier(declared_dtypes(member_options))
+    for place, batch in iter_parts():
+        check_feature_count(batch.num_columns, member_options.memory_bytes, place)
+        unifier.add(
+            batch.schema,
+            place,
+            {name: batch.column(name).null_count for name in batch.schema.names},
+        )
+    return join_columns(
+        first_source,
+        columns,
+        unifier=unifier,
+        batches=(batch for _, batch in iter_parts()),
+        common=member_options,
+        declared_schema=declared_schema,
+        description="the samples",
+        kind=SAMPLES_KIND,
+    )
 
 
 def _plan_first_files(
