@@ -17,7 +17,6 @@ import numpy as np
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
-from recordmill.base.threads import thread_map
 from recordmill.building.finish_build import (
     check_record_counts,
     compute_fingerprint,
@@ -28,7 +27,7 @@ from recordmill.building.finish_build import (
     renumber_shards,
 )
 from recordmill.building.ingest import IngestResult
-from recordmill.building.local_shards import plan_shard_slices, write_all_shards
+from recordmill.building.local_build import sort_and_write
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.building.shard_writer import FinishedShard
@@ -163,34 +162,14 @@ def compact_locally(compaction: Compaction, progress: Progress) -> Manifest:
     """
     plan, manifest = compaction.plan, compaction.manifest
     progress.begin("read", sum(manifest.records.values()))
-    results, histogram = _sort_all_shards(compaction, progress)
-    sorted_runs = [run for result in results for run in result.sorted_runs]
-    slices_by_range = plan_shard_slices(plan, sorted_runs, histogram)
-    progress.begin("write", sum(manifest.records.values()))
-    shards = list(write_all_shards(plan, slices_by_range, progress))
+    results, shards = sort_and_write(
+        plan,
+        enumerate(_group_shards(compaction)),
+        lambda group: _sort_shards(plan, *group, progress),
+        progress,
+    )
     progress.begin_commit()
     return _commit(compaction, results, shards)
-
-
-def _sort_all_shards(
-    compaction: Compaction, progress: Progress
-) -> tuple[list[IngestResult], Histogram]:
-    """Copies the records of all shards to sorted runs.
-
-    Returns:
-        (results, histogram): The result of each group of shards, and the histogram of all records.
-    """
-    plan = compaction.plan
-    total = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
-    results = []
-    for result, histogram in thread_map(
-        lambda group: _sort_shards(plan, *group, progress),
-        enumerate(_group_shards(compaction)),
-        plan.threads,
-    ):
-        results.append(result)
-        total += histogram
-    return results, total
 
 
 def _group_shards(compaction: Compaction) -> Iterator[list[_OldShard]]:

@@ -25,13 +25,13 @@ from recordmill.base.errors import DataWarning, UsageError
 from recordmill.base.sizes import to_whole_number
 from recordmill.options.calls import Values, with_keywords
 from recordmill.reader.display import display_html, display_text, make_headline
-from recordmill.reader.map_style import to_map_style
 from recordmill.reader.open_files import OpenFiles
 from recordmill.reader.options.data_set import OpenOptions
 from recordmill.reader.options.images import Images, parse_image_targets
 from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.reader.selection import check_features
+from recordmill.reader.take import to_map_style
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import parse_conversion_steps
 from recordmill.records.columns.numpy_arrays import gather_columns, iter_rows

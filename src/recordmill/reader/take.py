@@ -12,8 +12,10 @@ which also reports errors.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
@@ -361,3 +363,15 @@ def read_row(
             return values
     (row,) = iter_rows(decode_frames(frame, decoding), decoding.schema)
     return row
+
+
+def to_map_style(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows as records of a map-style data set.
+
+    In a process that uses PyTorch, the records are dicts of a type for its default collation.
+    Errors of the collation then name the feature.
+    """
+    if "torch.utils.data" not in sys.modules:
+        return list(rows)
+    make_records = import_module("recordmill.reader.torch.records").make_records
+    return make_records(rows)

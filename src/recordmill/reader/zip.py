@@ -19,11 +19,10 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.map_style import to_map_style
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES
 from recordmill.reader.records import Records
 from recordmill.reader.selection import make_not_dropped_error
-from recordmill.reader.take import resolve_record_numbers
+from recordmill.reader.take import resolve_record_numbers, to_map_style
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import iter_rows
