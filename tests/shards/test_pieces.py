@@ -13,6 +13,7 @@ from kit.files import flip
 
 import recordmill
 from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.frames import JoinedOrigin
 from recordmill.shards.catalog import ShardFile, catalog_files, catalog_inputs
 from recordmill.shards.cutting import cut, resolve
 from recordmill.shards.pieces import (
@@ -21,6 +22,7 @@ from recordmill.shards.pieces import (
     inflate_members,
     iter_joined_reads,
     iter_piece_reads,
+    join_reads,
     load_index,
     start_read,
     stream,
@@ -206,6 +208,61 @@ def test_joined_parts_of_shards_have_the_places_of_their_files(tmp_path: Path) -
     expected = [frames.location(row) for frames in alone for row in range(len(frames))]
     assert 0 < len(expected) < _RECORDS
     assert expected == [joined.location(row) for row in range(len(joined))]
+    assert isinstance(joined.origin, JoinedOrigin)
+    starts = np.arange(0, _RECORDS, _RECORDS // _SHARDS)
+    assert joined.origin.count_all_records(joined.numbers, starts).tolist() == [
+        number + starts[frames.file] for frames in alone for number in frames.numbers.tolist()
+    ]
+
+
+def test_joined_reads_have_at_most_the_maximum_number_of_records(tmp_path: Path) -> None:
+    out = _make(tmp_path)
+    files = catalog_inputs(out).files
+    pieces = list(resolve(files, _whole_shards(out)))
+    reads = join_reads(iter_piece_reads(files, pieces), 35)
+    assert [len(read()) for read in reads] == [30] * 13 + [10]
+    reads = join_reads(iter_piece_reads(files, pieces), 5)
+    assert [len(read()) for read in reads] == [10] * _SHARDS
+
+
+def test_joined_frames_contain_the_damage_of_their_files(tmp_path: Path) -> None:
+    out = _make(tmp_path)
+    _, offset = flip_record(out, 3, shard="train-00005")
+    files = catalog_inputs(out).files
+    pieces = list(resolve(files, _whole_shards(out)))
+    os.truncate(files[8].path, 1000)
+    alone = [read() for read in iter_piece_reads(files, pieces)]
+    (joined,) = [read() for read in iter_joined_reads(files, pieces)]
+    assert [
+        (frames.payload(row).tobytes(), frames.location(row))
+        for frames in alone
+        for row in range(len(frames))
+    ] == [(joined.payload(row).tobytes(), joined.location(row)) for row in range(len(joined))]
+    assert joined.records == _RECORDS
+    assert sorted([*joined.numbers, *(damage.record for damage in joined.damage)]) == list(
+        range(_RECORDS)
+    )
+    errors = [
+        [damage.error(frames.origin.path(damage.record)) for damage in frames.damage]
+        for frames in (*alone, joined)
+    ]
+    assert [str(error) for error in errors.pop()] == [
+        str(error) for file_errors in errors for error in file_errors
+    ]
+    assert joined.damage[0].record == 53
+    assert joined.damage[0].place == f"record 3, byte {offset}"
+
+
+def test_foreign_files_that_change_are_refused_in_joined_reads(tmp_path: Path) -> None:
+    paths = [plain_file(tmp_path / f"{name}.tfrecord", 20) for name in "ab"]
+    files = catalog_files([str(tmp_path)]).files
+    pieces = [piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal)]
+    (read,) = iter_joined_reads(files, pieces)
+    assert len(read()) == 40
+    os.utime(paths[1], (0, 0))
+    with pytest.raises(DataError, match="changed while it was read") as error:
+        read()
+    assert error.value.source == str(paths[1])
 
 
 def test_large_pieces_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

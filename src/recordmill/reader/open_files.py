@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from recordmill.records.columns.convert import (
 )
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
-from recordmill.records.tfrecord.frames import FileFrames, FileOrigin
+from recordmill.records.tfrecord.frames import FileFrames, FileOrigin, JoinedOrigin
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog
@@ -39,7 +39,7 @@ from recordmill.shards.loading.infer_schema import infer_from_files, refine_infe
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
-from recordmill.shards.pieces import PIECE_BYTES, FrameRead
+from recordmill.shards.pieces import FrameRead, join_reads
 from recordmill.shards.record_files import RecordFiles
 from recordmill.shards.record_table import raise_first_damage
 
@@ -275,9 +275,13 @@ class OpenFiles:
             records: Record numbers in the file. None takes the numbers of `frames`.
         """
         numbers = frames.numbers if records is None else np.array(records, np.int64)
-        if not isinstance(frames.origin, FileOrigin):
-            return numbers
-        return numbers + (int(self.ends[frames.file - 1]) if frames.file else 0)
+        origin = frames.origin
+        starts = np.concatenate([[0], self.ends])
+        if isinstance(origin, FileOrigin):
+            return numbers + starts[origin.ordinal]
+        if isinstance(origin, JoinedOrigin):
+            return origin.count_all_records(numbers, starts)
+        return numbers
 
     def iter_reads(
         self,
@@ -300,20 +304,19 @@ class OpenFiles:
         return iter_range_reads(self.files, start, stop, piece_records=piece_records, subset=subset)
 
     def iter_joined_reads(
-        self, start: int, stop: int | None, *, piece_records: int | None = None
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        piece_records: int | None = None,
+        subset: RecordSubset | None = None,
     ) -> Iterator[FrameRead]:
         """Yields deferred reads of a range of records, like `iter_reads`.
 
-        Small shards are read together, so frames may come from several files.
+        Small files are read together, so frames may come from several files.
         """
-        stop = self.num_records if stop is None else min(stop, self.num_records)
-        if not self.files.has_small_shards:
-            yield from self.iter_reads(start, stop, piece_records=piece_records)
-            return
-        for part in self.files.split(np.arange(start, stop), PIECE_BYTES):
-            for begin in range(0, len(part), piece_records or max(len(part), 1)):
-                end = len(part) if piece_records is None else begin + piece_records
-                yield partial(self.files.frames, part[begin:end])
+        reads = self.iter_reads(start, stop, piece_records=piece_records, subset=subset)
+        return join_reads(reads, piece_records)
 
     def read_statistics(self) -> DatasetStatistics | None:
         """Returns the stored statistics of all records and features. None if there are none."""

@@ -451,11 +451,11 @@ class Records:
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records in order, decoded on threads.
 
-        A batch holds the records of about 8 MiB of a file, or of many small shards, or the matching
-        ones among them. If images are decoded, a batch has at most 64 MiB of pixels, or one record.
-        A list of images counts as long as the longest one of the first records. If records were
-        selected by number, parts of files without selected records are not read. Nothing is read
-        until the iterator is consumed.
+        A batch holds the records of about 8 MiB of a file, or of several small files, or the
+        matching ones among them. If images are decoded, a batch has at most 64 MiB of pixels, or
+        one record. A list of images counts as long as the longest one of the first records. If
+        records were selected by number, parts of files without selected records are not read.
+        Nothing is read until the iterator is consumed.
 
         Args:
             start: Number of the first record. Negative numbers count from the end, as in a slice.
@@ -471,10 +471,8 @@ class Records:
             start, stop = self._enclosing_range(start, stop)
         row_bytes = self._image_row_bytes
         piece_records = max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
-        reads = (
-            self.open_files.iter_joined_reads(start, stop, piece_records=piece_records)
-            if self.filter.subset is None
-            else self.iter_reads(start, stop, piece_records=piece_records)
+        reads = self.open_files.iter_joined_reads(
+            start, stop, piece_records=piece_records, subset=self.filter.subset
         )
         yield from thread_map(lambda read: self.decode(read()), reads, self.threads)
 

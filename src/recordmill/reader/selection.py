@@ -307,7 +307,7 @@ class RecordFilter:
             damaged = files.number_records(frames, [damage.record for damage in frames.damage])
             return np.sort(np.append(numbers[mask], damaged[self._selected_by_number(damaged)]))
 
-        reads = files.iter_reads(subset=self.subset)
+        reads = files.iter_joined_reads(subset=self.subset)
         numbers = [np.empty(0, np.int64), *thread_map(find, reads, files.threads)]
         return RecordSubset(np.concatenate(numbers), files.num_records)
 

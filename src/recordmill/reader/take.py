@@ -36,7 +36,7 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, INT64_LIST, Feature, Schema
 from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.pieces import PIECE_BYTES, FrameRead
+from recordmill.shards.pieces import PIECE_BYTES, FrameRead, join_reads
 from recordmill.shards.record_files import RecordFiles
 from recordmill.shards.tfrecord_file import TFRecordFile
 
@@ -195,8 +195,8 @@ def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.
 def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[FrameRead]:
     """Yields deferred reads of the records with these numbers, in order.
 
-    Many consecutive records are read as pieces, without a copy of their frames. Other frames are
-    copied into one buffer, so that many of them share the fixed costs of a read.
+    Many consecutive records are read as pieces, and small pieces together. Other frames are copied
+    one by one into a buffer, so that many of them share the fixed costs of a read.
 
     Args:
         numbers: Ascending record numbers.
@@ -209,7 +209,7 @@ def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[Frame
     for group in np.split(numbers, breaks[is_long[1:] | is_long[:-1]]):
         first, last = int(group[0]), int(group[-1])
         if last - first < len(group):
-            yield from iter_range_reads(files, first, last + 1)
+            yield from join_reads(iter_range_reads(files, first, last + 1))
         else:
             for part in files.split(group, PIECE_BYTES):
                 yield partial(files.frames, part)

@@ -175,7 +175,7 @@ def iter_joined_reads(
         refuse: See `iter_piece_reads`.
     """
     yield from _read_ahead(
-        files, pieces, lambda pieces: _join_reads(_iter_reads(files, pieces, limit, refuse))
+        files, pieces, lambda pieces: join_reads(_iter_reads(files, pieces, limit, refuse))
     )
 
 
@@ -198,30 +198,39 @@ def _read_ahead(
     yield from waiting
 
 
-def _join_reads(reads: Iterable[FrameRead]) -> Iterator[FrameRead]:
-    """Joins consecutive reads of pieces that have together at most PIECE_BYTES."""
+def join_reads(reads: Iterable[FrameRead], max_records: int | None = None) -> Iterator[FrameRead]:
+    """Joins consecutive reads of pieces that have together at most PIECE_BYTES.
+
+    Args:
+        reads: The deferred reads. Reads that are not from `start_read` are not joined.
+        max_records: Maximum number of records of a joined read. None sets no limit.
+    """
     group: list[_PieceRead] = []
-    group_bytes = 0
+    group_bytes = group_records = 0
     for read in reads:
-        size_bytes = read.piece.size_bytes if isinstance(read, _PieceRead) else PIECE_BYTES
-        if group and (group_bytes + size_bytes > PIECE_BYTES or len(group) == _MAX_JOINED_READS):
-            yield functools.partial(_read_together, group)
-            group, group_bytes = [], 0
-        if isinstance(read, _PieceRead):
-            group.append(read)
-            group_bytes += size_bytes
-        else:
+        if not isinstance(read, _PieceRead):
+            if group:
+                yield functools.partial(_read_together, group)
+                group, group_bytes, group_records = [], 0, 0
             yield read
+            continue
+        size_bytes, records = read.piece.size_bytes, read.piece.records or 0
+        if group and (
+            group_bytes + size_bytes > PIECE_BYTES
+            or len(group) == _MAX_JOINED_READS
+            or (max_records is not None and group_records + records > max_records)
+        ):
+            yield functools.partial(_read_together, group)
+            group, group_bytes, group_records = [], 0, 0
+        group.append(read)
+        group_bytes += size_bytes
+        group_records += records
     if group:
         yield functools.partial(_read_together, group)
 
 
 def _read_together(reads: Sequence[_PieceRead]) -> FileFrames:
-    """Reads pieces into one buffer, and checks their frames.
-
-    Raises:
-        DataError: A record is damaged.
-    """
+    """Reads pieces into one buffer, and checks their frames."""
     if len(reads) == 1:
         return reads[0]()
     begins = to_offsets([read.piece.size_bytes for read in reads])
@@ -230,6 +239,8 @@ def _read_together(reads: Sequence[_PieceRead]) -> FileFrames:
         read.fill(data[begin:end])
         for read, (begin, end) in zip(reads, itertools.pairwise(begins.tolist()), strict=True)
     )
+    for read in reads:
+        read.file.check_unchanged()
     frames = scan_piece(data, FileOrigin(""), first_record=0)
     bounds = np.append(frames.starts, len(data))
     firsts = np.searchsorted(bounds, begins)
@@ -239,13 +250,46 @@ def _read_together(reads: Sequence[_PieceRead]) -> FileFrames:
         or not np.array_equal(bounds[firsts], begins)
         or np.diff(firsts).tolist() != [read.piece.records for read in reads]
     ):
-        # A read of one piece describes the damage with its place in the file.
-        for read in reads:
-            read().raise_damage()
-        raise DataError("changed while it was read; start again", source=reads[0].file.path)
+        # A read of one piece finds the damage, and describes it with its place in the file.
+        return _join_frames([read() for read in reads], reads)
+    return replace(frames, origin=_join_origins(reads, firsts[:-1], begins[:-1]))
+
+
+def _join_origins(reads: Sequence[_PieceRead], firsts: Int64s, begins: Int64s) -> JoinedOrigin:
     origins = [FileOrigin(read.file.path, read.piece.file, read.piece.start) for read in reads]
     records = np.array([read.piece.first_record for read in reads])
-    return replace(frames, origin=JoinedOrigin(origins, firsts[:-1], records, begins[:-1]))
+    return JoinedOrigin(origins, firsts, records, begins)
+
+
+def _join_frames(parts: Sequence[FileFrames], reads: Sequence[_PieceRead]) -> FileFrames:
+    """Returns the frames and the damage of several pieces as one object.
+
+    Args:
+        parts: The frames of each piece.
+        reads: The read of each piece.
+    """
+    firsts = to_offsets([part.records for part in parts])[:-1]
+    begins = to_offsets([len(part.data) for part in parts])[:-1]
+    origin = _join_origins(reads, firsts, begins)
+    shifts = (firsts - origin.records).tolist()
+    return FileFrames(
+        data=np.concatenate([part.data for part in parts]),
+        starts=np.concatenate(
+            [part.starts + begin for part, begin in zip(parts, begins, strict=True)]
+        ),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        crcs=np.concatenate([part.crcs for part in parts]),
+        numbers=np.concatenate(
+            [part.numbers + shift for part, shift in zip(parts, shifts, strict=True)]
+        ),
+        origin=origin,
+        # The place contains the number of the record in its file.
+        damage=tuple(
+            damage.shift(shift)
+            for part, shift in zip(parts, shifts, strict=True)
+            for damage in part.damage
+        ),
+    )
 
 
 def _iter_reads(

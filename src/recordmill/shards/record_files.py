@@ -151,7 +151,7 @@ class RecordFiles(Sequence[TFRecordFile]):
                 if len(lost := np.flatnonzero(lengths < 0)):
                     records = set((ascending[own][lost] - first).tolist())
                     damage |= {
-                        first + lost_record.record: _renumber(lost_record, first)
+                        first + lost_record.record: lost_record.shift(first)
                         for lost_record in file.damage
                         if lost_record.record in records
                     }
@@ -189,9 +189,8 @@ class RecordFiles(Sequence[TFRecordFile]):
             number = int(numbers[rows[scanned_damage.record]])
             file, record = self.find(number)
             offset = int(file.locate(np.array([record]))[0][0])
-            damage[number] = _renumber(
-                replace(scanned_damage, record=record, offset=offset), number - record
-            )
+            found = replace(scanned_damage, record=record, offset=offset)
+            damage[number] = found.shift(number - record)
         return FileFrames(
             data=out,
             starts=scanned.starts,
@@ -272,14 +271,3 @@ def _sort_with_order(numbers: Int64s) -> tuple[Int64s, Int64s]:
     pairs = numbers.astype(np.int64) << bits | np.arange(len(numbers))
     pairs.sort()
     return pairs >> bits, pairs & (1 << bits) - 1
-
-
-def _renumber(damage: Damage, first: int) -> Damage:
-    """Returns damage with a record number among all files.
-
-    Args:
-        damage: Damage with a number in its file.
-        first: Number of the first record of this file.
-    """
-    place = damage.place or describe_place(damage.record, damage.offset)
-    return replace(damage, record=first + damage.record, place=place)

@@ -451,6 +451,25 @@ class IndexedShard(TFRecordFile):
 
         return self._member.get(inflate, lambda member: member[0] == start)
 
+    def pieces(
+        self,
+        start: int,
+        stop: int,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Piece]:
+        is_whole = (start, stop) == (0, self.records) and start < stop
+        if (
+            is_whole
+            and self.framed_bytes <= piece_bytes
+            and (piece_records is None or stop <= piece_records)
+        ):
+            # The manifest has all numbers of this piece, so the index is not read.
+            yield Piece(self.ordinal, 0, self.framed_bytes, 0, stop)
+            return
+        yield from super().pieces(start, stop, piece_bytes=piece_bytes, piece_records=piece_records)
+
     def iter_first_reads(self, records: int) -> Iterator[FrameRead]:
         return self.iter_reads(0, min(records, self.records))
 

@@ -466,7 +466,7 @@ def is_archive_member(path: str) -> bool:
     """
     archive = archive_path(path)
     if not is_remote(archive):
-        return os.path.isfile(archive)
+        return archive != "" and os.path.isfile(archive)
     with contextlib.suppress(FileNotFoundError):
         return OBJECT_STORAGE.last_known_stat(archive) is not None
     return False

@@ -115,6 +115,14 @@ class Damage:
             reject_message=f"the {compression} member that holds it is damaged",
         )
 
+    def shift(self, records: int) -> Damage:
+        """Returns the damage with a larger record number, which counts records of several files.
+
+        The place in messages keeps the number of the record in its file.
+        """
+        place = self.place or describe_place(self.record, self.offset)
+        return replace(self, record=self.record + records, place=place)
+
     def error(self, path: str) -> DataError:
         """Returns the damage as an error, for a reader that stops."""
         place = self.place or describe_place(self.record, self.offset)
@@ -198,6 +206,17 @@ class JoinedOrigin:
         return self.origins[part].place(
             number - int(self.firsts[part] - self.records[part]), start - int(self.begins[part])
         )
+
+    def count_all_records(self, numbers: Int64s, starts: Int64s) -> Int64s:
+        """Converts numbers in `FileFrames.numbers` to numbers among the records of all files.
+
+        Args:
+            numbers: int64 [n].
+            starts: int64 [files]. Number of records before each file.
+        """
+        files = [origin.ordinal for origin in self.origins]
+        shifts = starts[files] + self.records - self.firsts
+        return numbers + shifts[np.searchsorted(self.firsts, numbers, "right") - 1]
 
     def _find_part(self, number: int) -> int:
         return int(np.searchsorted(self.firsts, number, "right")) - 1
