@@ -101,6 +101,7 @@ def main() -> None:
         recordmill.build(rows, many, stats=False, num_shards=args.parts)
         split_into_parts(many)
         numbers = np.random.default_rng(2).integers(0, args.rows, 10_000)
+        singles = numbers[:2000].tolist()
         for out in (one, many):
             seconds = measure(partial(read_first, out), args.rounds)
             print(f"{out.name}: open and read a record: {seconds[0]:.3f} s, CPU {seconds[1]:.3f} s")
@@ -109,6 +110,7 @@ def main() -> None:
             "batches, window": lambda dataset: read_batches(dataset, shuffle="window"),
             "batches, global": lambda dataset: read_batches(dataset, shuffle="global"),
             "10,000 by number": lambda dataset: dataset.records.take(numbers),
+            "2,000 by number, one by one": lambda dataset: [dataset[n] for n in singles],
             "read to Parquet": lambda dataset: recordmill.read(
                 str(dataset.records.catalog.root),
                 Path(folder, "table"),

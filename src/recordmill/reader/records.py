@@ -537,7 +537,8 @@ class Records:
         if self.record_subset is not None:
             record = int(self.record_subset.record_numbers(np.array([record]))[0])
         row = read_row(
-            *self.files.find(record),
+            self.files,
+            record,
             self._decoding,
             self._parse_plan,
             is_full_schema=self.columns is None,

@@ -38,7 +38,6 @@ from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, INT64_LIST, Feature,
 from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.pieces import PIECE_BYTES, FrameRead, join_reads
 from recordmill.shards.record_files import RecordFiles
-from recordmill.shards.tfrecord_file import TFRecordFile
 
 # 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
@@ -336,17 +335,17 @@ def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
 
 def read_row(
-    file: TFRecordFile,
-    record: int,
+    files: RecordFiles,
+    number: int,
     decoding: Decoding,
     plan: ParsePlan | None,
     *,
     is_full_schema: bool,
 ) -> dict[str, Any]:
-    """Reads one record of a file as a dict.
+    """Reads one record as a dict.
 
     Args:
-        record: Number of the record in the file.
+        number: Number of the record among all files.
         decoding: The conversion of payloads to columns.
         plan: The plan for `parse_record`. None always uses the decoder.
         is_full_schema: The schema contains all features of the records.
@@ -354,7 +353,7 @@ def read_row(
     Raises:
         DataError: The record is damaged or does not fit the schema.
     """
-    frame = file.frame(record)
+    frame = files.frame(number)
     if plan is not None:
         values = parse_record(
             frame.payload(0).tobytes(), plan, decoding.stored_schema, is_full_schema=is_full_schema

@@ -30,6 +30,8 @@ MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
 PROBE_ENTRIES = 2048
 # Start of a .npy file: magic, version and the length of the header.
 _PREFIX_BYTES = 10
+# The header of an index has 128 bytes.
+MAX_INDEX_HEADER_BYTES = 1024
 
 Index = npt.NDArray[np.void]
 
@@ -332,6 +334,15 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
     """
     with explain_missing(path):
         data = map_file(path)
+    return view_table(data, path, dtype)
+
+
+def view_table(data: Bytes, path: str, dtype: np.dtype[np.void]) -> Index:
+    """Returns the entries of an index or a member table as a view of the bytes of its file.
+
+    Raises:
+        DataError: The file is not such a table, see `map_table`.
+    """
     # `np.load` would parse the header with `ast.literal_eval`. CPython 3.11 can't do that in two
     # threads at once (SystemError: AST constructor recursion depth mismatch).
     header_bytes = _PREFIX_BYTES + int.from_bytes(

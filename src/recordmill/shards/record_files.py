@@ -11,7 +11,7 @@ import numpy as np
 from recordmill.base.buffers import Int64s, allocate
 from recordmill.base.machine import count_cores
 from recordmill.base.stages import time_stage
-from recordmill.base.threads import ForkSafeLock, thread_map
+from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     Damage,
@@ -21,7 +21,7 @@ from recordmill.records.tfrecord.frames import (
 )
 from recordmill.records.tfrecord.stream import scan_piece
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.joined_index import MIN_SHARDS, JoinedIndex, find_small_shards
+from recordmill.shards.joined_shards import join_shards
 from recordmill.shards.pieces import Unreadable
 from recordmill.shards.tfrecord_file import (
     InflatedFile,
@@ -42,9 +42,8 @@ class RecordFiles(Sequence[TFRecordFile]):
     def __init__(self, files: Sequence[TFRecordFile], parts: Sequence[RecordFiles] = ()) -> None:
         self._files, self._parts = list(files), tuple(parts)
         self._ends: Int64s | None = None
-        self._small_shards = find_small_shards(self._files)
-        self._joined_index: JoinedIndex | None = None
-        self._lock = ForkSafeLock()
+        # None if the files are read one by one
+        self._joined = join_shards(self._files)
 
     @classmethod
     def open(cls, files: Sequence[ShardFile]) -> RecordFiles:
@@ -102,10 +101,25 @@ class RecordFiles(Sequence[TFRecordFile]):
 
     def find(self, number: int) -> tuple[TFRecordFile, int]:
         """Returns the file of a record, and the number of the record in it."""
+        ordinal, record = self._find_ordinal(number)
+        return self._files[ordinal], record
+
+    def _find_ordinal(self, number: int) -> tuple[int, int]:
         ends = self.ends
         # "right" also skips empty files.
         ordinal = int(ends.searchsorted(number, "right"))
-        return self._files[ordinal], number - (int(ends[ordinal - 1]) if ordinal else 0)
+        return ordinal, number - (int(ends[ordinal - 1]) if ordinal else 0)
+
+    def frame(self, number: int) -> FileFrames:
+        """Reads one record and checks its CRCs.
+
+        Raises:
+            DataError: The record is damaged, or the index does not fit the shard.
+        """
+        ordinal, record = self._find_ordinal(number)
+        if self._joined is not None:
+            self._joined.map_shard(ordinal)
+        return self._files[ordinal].frame(record)
 
     def path(self, number: int) -> str:
         """Returns the path of the file that contains a record."""
@@ -142,8 +156,11 @@ class RecordFiles(Sequence[TFRecordFile]):
         sizes = np.zeros(len(numbers), np.int64)
         damage: dict[int, Damage] = {}
         unreadable: list[Unreadable] = []
-        joined = self._join_indexes(ascending)
+        joined = self._joined
         with time_stage("read"):
+            if joined is not None:
+                offsets, lengths = joined.locate(ascending)
+                sizes[order] = lengths + FRAME_OVERHEAD_BYTES
             groups = group_by_file(self.ends, ascending) if joined is None else ()
             for ordinal, first, own in groups:
                 file, rows = self._files[ordinal], order[own]
@@ -160,13 +177,11 @@ class RecordFiles(Sequence[TFRecordFile]):
                     )
                 sizes[rows] = lengths + FRAME_OVERHEAD_BYTES
                 parts.append((file, first, rows, offsets, lengths))
-            if joined is not None:
-                sizes[order] = joined.lengths[ascending] + FRAME_OVERHEAD_BYTES
             # Each frame is copied only once: from its file to its place in the requested order.
             targets = np.cumsum(sizes) - sizes
             out = allocate(int(sizes.sum()), np.uint8)
             if joined is not None:
-                joined.gather(ascending, out, targets[order])
+                joined.gather(offsets, lengths, out, targets[order])
             for file, _, rows, offsets, lengths in parts:
                 if len(rows):
                     file.gather(offsets, lengths, out, targets[rows], unreadable)
@@ -204,11 +219,11 @@ class RecordFiles(Sequence[TFRecordFile]):
     def split(self, numbers: Int64s, part_bytes: int) -> Iterator[Int64s]:
         """Divides ascending record numbers into parts of about `part_bytes`.
 
-        A part has records of one file, or of many small shards. A larger record is a part of its
-        own.
+        A part has records of one file, or of many uncompressed shards. A larger record is a part of
+        its own.
         """
-        if (joined := self._join_indexes(numbers)) is not None:
-            ends = np.cumsum(joined.lengths[numbers] + FRAME_OVERHEAD_BYTES)
+        if self._joined is not None:
+            ends = np.cumsum(self._joined.locate(numbers)[1] + FRAME_OVERHEAD_BYTES)
             yield from np.split(numbers, np.flatnonzero(np.diff(ends // part_bytes)) + 1)
             return
         for ordinal, first, own in group_by_file(self.ends, numbers):
@@ -217,28 +232,6 @@ class RecordFiles(Sequence[TFRecordFile]):
             )
             edges = np.flatnonzero(np.diff(ends // part_bytes)) + 1
             yield from np.split(numbers[own], edges)
-
-    @property
-    def has_small_shards(self) -> bool:
-        """Whether the files are many small shards, which are best read together."""
-        return self._small_shards is not None
-
-    def _join_indexes(self, numbers: Int64s) -> JoinedIndex | None:
-        """Returns the index of all records of many small shards, or None.
-
-        The index is read as soon as some records are in many files.
-
-        Args:
-            numbers: The records to read, in ascending order.
-        """
-        if self._small_shards is None or self._joined_index is not None:
-            return self._joined_index
-        if len(np.unique(np.searchsorted(self.ends, numbers, "right"))) < MIN_SHARDS:
-            return None
-        with self._lock:
-            if self._joined_index is None:
-                self._joined_index = JoinedIndex(self._small_shards)
-        return self._joined_index
 
     def spool_all(self, threads: int) -> None:
         """Decompresses all compressed files without an index.

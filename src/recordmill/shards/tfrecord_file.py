@@ -42,6 +42,7 @@ from recordmill.shards.index import (
     MappedIndex,
     PartialIndex,
     map_table,
+    view_table,
 )
 from recordmill.shards.manifest import explain_missing
 from recordmill.shards.pieces import (
@@ -60,6 +61,7 @@ from recordmill.shards.pieces import (
 from recordmill.shards.record_table import RecordTable, scan_headers
 from recordmill.storage.compression import open_stream
 from recordmill.storage.files import MAPPED_FILES, is_remote, map_file, read_range, read_ranges
+from recordmill.storage.mapped_files import MappedFiles
 from recordmill.storage.spool import Lane, Spool, SpoolingStream
 
 # 1 MiB. A smaller index in a store is read completely.
@@ -326,6 +328,8 @@ class IndexedShard(TFRecordFile):
         self._has_checked_size = False
         self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
         self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
+        # (index, contents), if `map_into` has mapped them
+        self._joined: tuple[Index, Bytes] | None = None
         # (first uncompressed byte, contents) of the member that was read last
         self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED_MEMBERS)
 
@@ -342,18 +346,44 @@ class IndexedShard(TFRecordFile):
         return self._info.digest
 
     @property
-    def contents(self) -> Bytes:
-        """Contents of an uncompressed shard on a disk, memory-mapped."""
-        return self._contents
+    def _contents(self) -> Bytes:
+        return super()._contents if self._joined is None else self._joined[1]
 
     @property
     def index(self) -> Index:
         """Index of the shard, with offset, length and key of each record."""
-        return self._index.get(self._map_index)
+        return self._index.get(self._map_index) if self._joined is None else self._joined[0]
+
+    def map_into(self, mapped: MappedFiles, ordinal: int, index_ordinal: int) -> Index:
+        """Maps this shard and its index next to other files.
+
+        They stay mapped as long as this object exists. The shard must be uncompressed.
+
+        Args:
+            mapped: The room for the files.
+            ordinal: The place of the shard.
+            index_ordinal: The place of its index.
+
+        Returns:
+            The index.
+
+        Raises:
+            DataError: A file is missing, or it differs from the manifest.
+        """
+        self._check_size()
+        with explain_missing(self.file.path):
+            contents = mapped.map(ordinal, self.file.path)
+        with explain_missing(self._index_path):
+            entries = mapped.map(index_ordinal, self._index_path)
+        index = self._check_index(view_table(entries, self._index_path, INDEX_DTYPE))
+        self._joined = index, contents
+        return index
 
     def _map_index(self) -> Index:
         self._check_size()
-        index = map_table(self._index_path, INDEX_DTYPE)
+        return self._check_index(map_table(self._index_path, INDEX_DTYPE))
+
+    def _check_index(self, index: Index) -> Index:
         if len(index) != self.records:
             reason = f"lists {len(index)} records where the manifest says {self.records}"
             raise DataError(reason, source=self._index_path)

@@ -37,6 +37,7 @@ from recordmill.storage.disk_files import (
     sync_folder,
     write_all,
 )
+from recordmill.storage.mapped_files import release_all_pages
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
     is_remote,
@@ -441,6 +442,7 @@ def release_mapped_pages() -> None:
         for mapped in MAPPED_FILES.values():
             if (file := _find_mapping(mapped)) is not None:
                 file.madvise(mmap.MADV_DONTNEED)
+        release_all_pages()
 
 
 def _find_mapping(view: object) -> mmap.mmap | None:
