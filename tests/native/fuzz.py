@@ -13,6 +13,7 @@ it on a library that was built with sanitizers, as `.ci/sanitize` does.
 import contextlib
 import ctypes
 import faulthandler
+import itertools
 import json
 import os
 import random
@@ -65,6 +66,8 @@ TEXTS = [
 ]
 RECORD = bytes.fromhex("0a0d0a0b0a016112061a040a02ac02")  # an Example of the feature a: 300
 HUNG_SEC = 120
+ROUNDS_PER_WATCH = 100  # a new watch for hanging calls costs as much as many calls
+DICE = np.random.default_rng()
 # Examples of real calls of each entry, and their largest size: small ones are copied quickly.
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 60, 1 << 16
 
@@ -77,17 +80,23 @@ def number(size: int) -> int:
     return random.randint(0, size) if random.random() < 0.8 else random.choice(NUMBERS)
 
 
-def content(size: int, item_bytes: int) -> bytes:
-    """Returns texts, zeros, ones, ascending or random numbers."""
+def content(size: int, item_bytes: int) -> Any:
+    """Returns the bytes of texts, or of zeros, ones, ascending or random integers."""
     if item_bytes == 1 and random.random() < 0.7:
-        return b"".join(random.choices(TEXTS, k=size // 8 + 1))[:size].ljust(size, b" ")
+        text = b"".join(random.choices(TEXTS, k=size // 8 + 1))[:size].ljust(size, b" ")
+        return np.frombuffer(bytearray(text), np.uint8)
     way = random.randrange(5)
     if way == 0:
-        return os.urandom(size * item_bytes)
-    numbers = [way - 1 if way < 3 else at if way == 3 else number(size) for at in range(size)]
-    return b"".join(
-        (one & ((1 << 8 * item_bytes) - 1)).to_bytes(item_bytes, "little") for one in numbers
-    )
+        return np.frombuffer(bytearray(os.urandom(size * item_bytes)), np.uint8)
+    if way < 3:
+        integers = np.full(size, way - 1, np.int64)
+    elif way == 3:
+        integers = np.arange(size, dtype=np.int64)
+    else:  # as of `number`
+        integers = DICE.integers(0, size, size, endpoint=True)
+        is_limit = DICE.random(size) >= 0.8
+        integers[is_limit] = DICE.choice(np.array(NUMBERS), int(is_limit.sum()))
+    return integers.astype(f"<i{item_bytes}").view(np.uint8)
 
 
 def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
@@ -95,10 +104,7 @@ def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
     kind = header.number_type(parameter.kind)
     is_struct = kind in header.structs
     if kind == "Blocks":
-        return [
-            np.frombuffer(bytearray(content(size, 8)), np.uint8)
-            for _ in range(random.choice((0, 1, 1, 5, 10)))
-        ]
+        return [content(size, 8) for _ in range(random.choice((0, 1, 1, 5, 10)))]
     if not parameter.is_array:
         if not is_struct:
             return random.gauss(0, 9) if kind in ("float", "double") else number(size)
@@ -114,9 +120,7 @@ def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
         if is_struct
         else dtype.itemsize
     )
-    return np.frombuffer(
-        bytearray(content(count * dtype.itemsize // item_bytes, item_bytes)), dtype
-    )
+    return content(count * dtype.itemsize // item_bytes, item_bytes).view(dtype)
 
 
 def names_arguments(header: Header) -> Arguments:
@@ -354,15 +358,20 @@ def exercise(folder: Path) -> None:
 def main(seconds: float, seed: int) -> None:
     """Prints the number of calls, and which entries have no example or refused all calls."""
     header = read_header(HEADER.read_text(encoding="utf-8"))
+    global DICE
     random.seed(seed)
+    DICE = np.random.default_rng(seed)
     recorder = Recorder(header)
     with tempfile.TemporaryDirectory() as folder, recorder.recording():
         exercise(Path(folder))
     functions = [one for one in header.functions if one.name not in sys.argv[3:]]
     answered, calls = Counter[str](), Counter[str]()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        faulthandler.dump_traceback_later(HUNG_SEC, exit=True)
+    for round_number in itertools.count():
+        if time.monotonic() >= end:
+            break
+        if round_number % ROUNDS_PER_WATCH == 0:
+            faulthandler.dump_traceback_later(HUNG_SEC, exit=True)
         for function in functions:
             examples = recorder.examples[function.name]
             make_example = EXAMPLES.get(function.name)
