@@ -26,7 +26,7 @@ from recordmill.storage import files
 from recordmill.storage.files import MAPPED_FILES
 from recordmill.storage.stores import cache as block_cache
 from recordmill.storage.stores import downloads, objects
-from recordmill.storage.stores.cache import DiskCache
+from recordmill.storage.stores.cache import BlockCache, DiskCache
 from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = 600
@@ -54,8 +54,8 @@ def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 def forget() -> None:
-    """What this process holds in memory."""
-    files._OBJECT_STORAGE._blocks.__init__()  # type: ignore[misc]
+    """Empties the memory cache of this process. Reads in progress end in the old one."""
+    files._OBJECT_STORAGE._blocks = BlockCache()
 
 
 def all_ways(dataset: recordmill.Dataset) -> list[Any]:
