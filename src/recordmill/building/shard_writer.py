@@ -283,8 +283,16 @@ def write_shards(
         DataError: A record was damaged since it was written to a sorted run.
         RunCancelled: The user has stopped the build.
     """
-    staged: list[StagedShard] = []
-    writer = ShardWriter(folder, names[0], split_id=shard_range.split_id, index=shard_range.index)
+
+    def open_shard(number: int) -> ShardWriter:
+        return ShardWriter(
+            folder,
+            names[number],
+            split_id=shard_range.split_id,
+            index=shard_range.index + number,
+        )
+
+    staged, writer = list[StagedShard](), open_shard(0)
     try:
         with limit_fan_in(
             _choose_fan_in(slices, shard_range, memory_bytes),
@@ -299,23 +307,13 @@ def write_shards(
                 # Shards before this one are complete, and may be empty.
                 while len(staged) < index:
                     staged.append(writer.finish())
-                    writer = ShardWriter(
-                        folder,
-                        names[len(staged)],
-                        split_id=shard_range.split_id,
-                        index=shard_range.index + len(staged),
-                    )
+                    writer = open_shard(len(staged))
                 writer.add(verify_frames(frames, writer), keys)
                 progress.advance(len(keys))
         # The last shards may be empty, and need files all the same.
         while len(staged) < len(shard_range) - 1:
             staged.append(writer.finish())
-            writer = ShardWriter(
-                folder,
-                names[len(staged)],
-                split_id=shard_range.split_id,
-                index=shard_range.index + len(staged),
-            )
+            writer = open_shard(len(staged))
     except BaseException:
         writer.abort()
         raise

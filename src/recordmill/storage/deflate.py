@@ -119,6 +119,19 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
     # `member_bytes` is the content of the current member until now, and `previous_bytes` that of
     # all earlier members. `bytes_read` and `member_start` are offsets in the compressed file.
     bytes_read = member_start = previous_bytes = member_bytes = 0
+
+    def repeat_member() -> Iterator[bytes]:
+        """Yields what zlib finds in the current member after the content until now."""
+        content = _inflate_exactly(
+            path,
+            source,
+            GZIP,
+            max_ratio,
+            member_start=member_start,
+            previous_bytes=previous_bytes,
+        )
+        return _skip_bytes(content, member_bytes)
+
     for block in read_blocks(path, _INPUT_BYTES):
         bytes_read += len(block)
         rest: bytes | memoryview = memoryview(block)
@@ -142,34 +155,14 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
                 # zlib repeats it with the exact number.
                 ratio.check(len(content), max(bytes_read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0))
             except (_ISAL_ERROR, zlib.error, DataError):
-                yield from _skip_bytes(
-                    _inflate_exactly(
-                        path,
-                        source,
-                        GZIP,
-                        max_ratio,
-                        member_start=member_start,
-                        previous_bytes=previous_bytes,
-                    ),
-                    member_bytes,
-                )
+                yield from repeat_member()
                 return
             # A full output block may leave content in the inflater although all input is consumed.
             has_more = len(rest) > 0 or (len(content) == _OUTPUT_BYTES and not inflater.eof)
             member_bytes += len(content)
             yield content
     if not inflater.eof:  # zlib raises the error for the truncated member
-        yield from _skip_bytes(
-            _inflate_exactly(
-                path,
-                source,
-                GZIP,
-                max_ratio,
-                member_start=member_start,
-                previous_bytes=previous_bytes,
-            ),
-            member_bytes,
-        )
+        yield from repeat_member()
 
 
 class _HeaderChecker:

@@ -21,6 +21,7 @@ from recordmill.sources.common.contract import (
     Chunk,
     PlanOptions,
     Unit,
+    list_group_units,
     pack_units,
 )
 from recordmill.sources.common.options import TableOptions
@@ -220,23 +221,9 @@ def _make_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> 
         files: (rows, bytes) of each group of each file.
         unit_bytes: Approximate size of a unit.
     """
-    units: list[Unit] = []
-    for ordinal, groups in enumerate(files):
-        first_row = 0
-        for group, (rows, size) in enumerate(groups):
-            if rows:
-                units.append(
-                    Unit(
-                        ordinal,
-                        ordinal + 1,
-                        start=group,
-                        stop=group + 1,
-                        first_row=first_row,
-                        rows=rows,
-                        size_bytes=size,
-                    )
-                )
-            first_row += rows
+    units = (
+        unit for ordinal, groups in enumerate(files) for unit in list_group_units(ordinal, groups)
+    )
     return pack_units(units, unit_bytes, joins_parts=True)
 
 

@@ -356,6 +356,28 @@ def pack_units(
     return tuple(packed)
 
 
+def list_group_units(ordinal: int, groups: Iterable[tuple[int, int]]) -> Iterator[Unit]:
+    """Yields a unit for each group of rows of a file. Groups without rows have none.
+
+    Args:
+        ordinal: Index of the file.
+        groups: (rows, bytes) of each group.
+    """
+    first_row = 0
+    for group, (rows, size) in enumerate(groups):
+        if rows:
+            yield Unit(
+                ordinal,
+                ordinal + 1,
+                start=group,
+                stop=group + 1,
+                first_row=first_row,
+                rows=rows,
+                size_bytes=size,
+            )
+        first_row += rows
+
+
 def pack_file_units(
     sizes: Iterable[int], max_bytes: int, max_files: int = MAX_UNIT_FILES
 ) -> tuple[Unit, ...]:

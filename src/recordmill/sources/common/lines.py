@@ -24,14 +24,14 @@ import numpy as np
 from recordmill.base.errors import Fault, Reject
 from recordmill.base.messages import Message
 from recordmill.base.threads import prefetch_one, thread_map
-from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, pack_units
+from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Chunk, Unit, pack_units
 from recordmill.sources.common.encoding import (
     is_plain_utf8,
     read_utf8_blocks,
     strip_byte_order_mark,
     suggest_encodings,
 )
-from recordmill.sources.common.scan_cache import ScanCache
+from recordmill.sources.common.scan_cache import CachedBatch, CachedReject, ScanCache
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, check_unchanged, prefetch_files, read_range
 
@@ -98,6 +98,34 @@ def to_reject(fault: Fault, file: InputFile, place: str) -> Reject:
     hint = suggest_encodings(file) if fault.reason == "encoding" else ""
     message = Message("{message}{hint}", message=fault.message, hint=hint)
     return Reject(file.name, place, fault.reason, message)
+
+
+def make_chunk(
+    ordinal: int,
+    file: InputFile,
+    first_position: int,
+    batch: CachedBatch,
+    format_place: Callable[[CachedReject], str],
+) -> Chunk:
+    """Converts a batch to a chunk.
+
+    Args:
+        ordinal: Index of the file.
+        file: The file, for the rejects.
+        first_position: Position of the first record of the batch.
+        batch: The records.
+        format_place: Returns the place of a reject in the file.
+    """
+    positions = batch.positions(first_position)
+    return Chunk(
+        records=batch.batch,
+        file_ids=np.full(len(positions), ordinal, np.uint32),
+        positions=positions,
+        rejects=tuple(
+            to_reject(cached_reject.fault, file, format_place(cached_reject))
+            for cached_reject in batch.rejects
+        ),
+    )
 
 
 @dataclass(frozen=True)

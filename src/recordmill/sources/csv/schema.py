@@ -27,7 +27,12 @@ from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRowRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.schema_unifier import apply_dtypes, check_columns, finish_schema
+from recordmill.sources.values.schema_unifier import (
+    apply_dtypes,
+    check_columns,
+    finish_schema,
+    note_float32_losses,
+)
 from recordmill.storage.file_table import InputFile
 
 # 40 bytes: a longer text does not represent a missing value.
@@ -529,26 +534,12 @@ def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[
         null_counts.append(f"{column.missing_rows:,} in files without the column")
     if null_counts:
         notes.append(f"column {column.name!r}: nulls: {', '.join(null_counts)}")
-    if feature.dtype == "float32" and counts.inexact_decimals:
-        notes.append(
-            Message(
-                "column {column}: {inexact_decimals} of {values} values lose digits as "
-                "float32; {dtypes} keeps them",
-                column=repr(column.name),
-                inexact_decimals=f"{counts.inexact_decimals:,}",
-                values=f"{counts.values:,}",
-                dtypes=option("dtypes", {column.name: "float64"}),
-            )
-        )
-    if feature.dtype == "float32" and counts.inexact_integers + counts.overflows:
-        notes.append(
-            Message(
-                "column {column}: {inexact_integers} of {values} values do not fit "
-                "float32 and are rejected; {dtype_remedy} keeps them",
-                column=repr(column.name),
-                inexact_integers=f"{counts.inexact_integers + counts.overflows:,}",
-                values=f"{counts.values:,}",
-                dtype_remedy=dtype_remedy(column.name, "float64"),
-            )
+    if feature.dtype == "float32":
+        notes += note_float32_losses(
+            column.name,
+            f"column {column.name!r}",
+            values=counts.values,
+            rounded=counts.inexact_decimals,
+            rejected=counts.inexact_integers + counts.overflows,
         )
     return notes

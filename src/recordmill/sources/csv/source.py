@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -32,8 +33,8 @@ from recordmill.sources.common.contract import (
     pack_units,
 )
 from recordmill.sources.common.encoding import read_utf8_blocks
-from recordmill.sources.common.lines import note_blank_lines, prefetch_unit_files, to_reject
-from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
+from recordmill.sources.common.lines import make_chunk, note_blank_lines, prefetch_unit_files
+from recordmill.sources.common.scan_cache import CachedBatch, CachedReject, ScanCache
 from recordmill.sources.common.tables import CompactTable
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import CsvHead, read_head
@@ -119,7 +120,8 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
         position = unit.first_row
         for line, batch in self._parse_batches(ordinal, unit):
-            yield _to_chunk(ordinal, file, position, line, batch)
+            place = partial(_format_reject_place, line, position)
+            yield make_chunk(ordinal, file, position, batch, place)
             position += batch.num_positions
         check_unchanged(file.path, file.stat, file.name)
 
@@ -227,35 +229,8 @@ def _format_place(line: int, row: int) -> str:
     return f"line {line}, row {row}"
 
 
-def _to_chunk(
-    ordinal: int, file: InputFile, first_position: int, lines_before: int, batch: CachedBatch
-) -> Chunk:
-    """Converts a batch to a chunk.
-
-    Args:
-        ordinal: Index of the file.
-        file: The file, for the rejects.
-        first_position: Position of the first row of the batch.
-        lines_before: Added to the line numbers of the batch to get line numbers of the file.
-        batch: The rows.
-    """
-    rejects = tuple(
-        to_reject(
-            cached_reject.fault,
-            file,
-            _format_place(
-                lines_before + cached_reject.line, first_position + cached_reject.ordinal
-            ),
-        )
-        for cached_reject in batch.rejects
-    )
-    positions = batch.positions(first_position)
-    return Chunk(
-        records=batch.batch,
-        file_ids=np.full(len(positions), ordinal, np.uint32),
-        positions=positions,
-        rejects=rejects,
-    )
+def _format_reject_place(lines_before: int, first_position: int, reject: CachedReject) -> str:
+    return _format_place(lines_before + reject.line, first_position + reject.ordinal)
 
 
 def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

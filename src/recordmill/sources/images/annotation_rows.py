@@ -15,14 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recordmill.base.documents import describe_value
-from recordmill.base.errors import Reject
+from recordmill.base.errors import DataError, Reject
 from recordmill.base.messages import Message, shorten
+from recordmill.base.option_names import option
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import read_range
 
 PIXELS, SHARES, AUTO_UNIT = "pixels", "shares", "auto"
 BOX_REASON = "box"  # the reason of rejected boxes
 MAX_ANNOTATION_BYTES = 16 << 20  # 16 MiB: of an XML or text file with the objects of one image
 MAX_CLASSES = 1 << 16  # 65,536: class numbers in files must be smaller
-BYTES_PER_BYTE = 8  # Python objects take up to 8 bytes of memory per byte of JSON
+_BYTES_PER_BYTE = 8  # Python objects take up to 8 bytes of memory per byte of JSON
 _MAX_EDGE = 1e9  # in pixels. float32 has enough digits for images of this size
 _MAX_FLOAT32 = 3.4e38
 _MAX_MESSAGE_CHARS = 280
@@ -85,6 +88,23 @@ class ParseSettings:
     names_file: str = ""
     keypoint_shape: tuple[int, int] | None = None
     dialect: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_json_text(file: InputFile, settings: ParseSettings) -> bytes:
+    """Returns the content of a JSON file without its byte order mark.
+
+    Raises:
+        DataError: The values in the file take too much memory.
+    """
+    size = file.stat.size_bytes
+    if size * _BYTES_PER_BYTE > settings.memory_bytes:
+        raise DataError(
+            "its {size} bytes take more memory than there is; {enough} is enough",
+            size=f"{size:,}",
+            enough=option("memory", f"{(size * _BYTES_PER_BYTE >> 20) + 1}MiB"),
+            source=file.name,
+        )
+    return read_range(file.path, max_bytes=size).tobytes().removeprefix(b"\xef\xbb\xbf")
 
 
 class AnnotationRows:

@@ -14,14 +14,13 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message, as_message
-from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
-    BYTES_PER_BYTE,
     MAX_CLASSES,
     AnnotationRows,
     BadRow,
     ImageRow,
     ParseSettings,
+    read_json_text,
     to_class,
     to_number,
     to_size,
@@ -439,17 +438,7 @@ def _is_number(field: str) -> bool:
 
 
 def _json_rows(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> Iterator[Row]:
-    size = file.stat.size_bytes
-    if size * BYTES_PER_BYTE > settings.memory_bytes:
-        enough = option("memory", f"{(size * BYTES_PER_BYTE >> 20) + 1}MiB")
-        raise DataError(
-            "its {size} bytes take more memory than there is; {enough} is enough",
-            size=f"{size:,}",
-            enough=enough,
-            source=file.name,
-        )
-    data = read_range(file.path, max_bytes=size).tobytes().removeprefix(b"\xef\xbb\xbf")
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in enumerate(read_json_text(file, settings).split(b"\n"), 1):
         if not line.strip():
             continue
         try:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError
 from recordmill.base.messages import as_message
-from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
-    BYTES_PER_BYTE,
     PIXELS,
     AnnotationRows,
     BadRow,
     ImageRow,
     KeyPoint,
     ParseSettings,
+    read_json_text,
     to_class,
     to_float32,
     to_number,
@@ -28,7 +27,6 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.sources.images.foreign_annotations import read_foreign_json
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import read_range
 from recordmill.storage.json_fields import parse_json
 
 _LISTS = ("images", "annotations", "categories")
@@ -82,17 +80,7 @@ def read_json(file: InputFile, settings: ParseSettings) -> Any:
     Raises:
         DataError: The file is not JSON, or takes too much memory.
     """
-    size = file.stat.size_bytes
-    if size * BYTES_PER_BYTE > settings.memory_bytes:
-        enough = option("memory", f"{(size * BYTES_PER_BYTE >> 20) + 1}MiB")
-        raise DataError(
-            "its {size} bytes take more memory than there is; {enough} is enough",
-            size=f"{size:,}",
-            enough=enough,
-            source=file.name,
-        )
-    data = read_range(file.path, max_bytes=size).tobytes()
-    return parse_json(data.removeprefix(b"\xef\xbb\xbf"), file.name, allow_nan=True)
+    return parse_json(read_json_text(file, settings), file.name, allow_nan=True)
 
 
 def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, str]:
@@ -104,11 +92,7 @@ def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, 
     for position, entry in enumerate(entries):
         place = _format_place("category", position, entry)
         try:
-            if not isinstance(entry, Mapping):
-                raise BadRow("is not a JSON object")
-            number = _read_id(entry, "id")
-            if number in names:
-                raise BadRow("another category has the same id")
+            number = _read_own_id(entry, names, "category")
             names[number] = to_class(entry.get("name"))
         except BadRow as error:
             rows.reject(place, str(error).replace("has no class", "has no name"))
@@ -126,11 +110,7 @@ def _read_images(rows: AnnotationRows, entries: Sequence[Any]) -> tuple[dict[Any
     for position, entry in enumerate(entries):
         place = _format_place("image", position, entry)
         try:
-            if not isinstance(entry, Mapping):
-                raise BadRow("is not a JSON object")
-            number = _read_id(entry, "id")
-            if number in images:
-                raise BadRow("another image has the same id")
+            number = _read_own_id(entry, images, "image")
             dropped.add(number)
             if not isinstance(name := entry.get("file_name"), str) or not name:
                 raise BadRow("has no file_name")
@@ -188,6 +168,25 @@ def _read_keypoints(values: Any) -> tuple[KeyPoint, ...]:
     numbers = [to_float32(value, "keypoints") for value in values]
     visibilities = [to_whole(value, "visibility", 2) for value in values[2::3]]
     return tuple(zip(numbers[::3], numbers[1::3], visibilities, strict=True))
+
+
+def _read_own_id(entry: Any, known_ids: Container[Any], noun: str) -> Any:
+    """Returns the id of a category or an image.
+
+    Args:
+        entry: The entry of the document.
+        known_ids: The ids of earlier entries.
+        noun: "category" or "image", for messages.
+
+    Raises:
+        BadRow: The entry is not an object, or its id is missing or not its own.
+    """
+    if not isinstance(entry, Mapping):
+        raise BadRow("is not a JSON object")
+    number = _read_id(entry, "id")
+    if number in known_ids:
+        raise BadRow(f"another {noun} has the same id")
+    return number
 
 
 def _read_id(entry: Mapping[str, Any], name: str) -> Any:

@@ -46,7 +46,7 @@ from recordmill.schemas.type_lattice import (
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.columns import BOOLS_WITHOUT_NUMBERS, TEXT_FROM_STRINGS
 from recordmill.sources.jsonl.tape import JsonPath, Tape, check_path_count
-from recordmill.sources.values.schema_unifier import parse_dtype
+from recordmill.sources.values.schema_unifier import note_float32_losses, parse_dtype
 
 _KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
     "true or false": (native.JsonKind.FALSE_VALUE, native.JsonKind.TRUE_VALUE),
@@ -591,7 +591,6 @@ def _is_in_every_record(observations: Observations, leaf: JsonPath) -> bool:
 
 
 def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
-    notes: list[str] = []
     _, num_inexact_decimals, num_inexact_integers, num_beyond_int64, num_overflows = (
         counts.inexact.tolist()
     )
@@ -602,26 +601,10 @@ def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
         ]
     if dtype == "int64":
         return []
-    if num_inexact_decimals:
-        notes.append(
-            Message(
-                "{name}: {num_inexact_decimals} of {num_numbers} values lose digits as "
-                "float32; {dtypes} keeps them",
-                name=name,
-                num_inexact_decimals=f"{num_inexact_decimals:,}",
-                num_numbers=f"{num_numbers:,}",
-                dtypes=option("dtypes", {name: "float64"}),
-            )
-        )
-    if num_inexact_integers + num_overflows:
-        notes.append(
-            Message(
-                "{name}: {num_inexact_integers} of {num_numbers} values do not fit "
-                "float32 and are rejected; {dtypes} keeps them",
-                name=name,
-                num_inexact_integers=f"{num_inexact_integers + num_overflows:,}",
-                num_numbers=f"{num_numbers:,}",
-                dtypes=option("dtypes", {name: "float64"}),
-            )
-        )
-    return notes
+    return note_float32_losses(
+        name,
+        name,
+        values=num_numbers,
+        rounded=num_inexact_decimals,
+        rejected=num_inexact_integers + num_overflows,
+    )

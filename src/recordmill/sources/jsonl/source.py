@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
@@ -31,6 +30,7 @@ from recordmill.sources.common.lines import (
     LineBlock,
     LineRange,
     align_to_lines,
+    make_chunk,
     make_line_units,
     note_blank_lines_in_ranges,
     plan_line_ranges,
@@ -38,9 +38,8 @@ from recordmill.sources.common.lines import (
     read_line_blocks,
     scan_ranges,
     stream_line_blocks,
-    to_reject,
 )
-from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
+from recordmill.sources.common.scan_cache import CachedBatch, CachedReject, ScanCache
 from recordmill.sources.common.tables import CompactTable
 from recordmill.sources.jsonl.arrays import is_json_array, read_elements
 from recordmill.sources.jsonl.columns import (
@@ -257,7 +256,8 @@ class JsonlSource:
             file, first_position = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             for batch in self._parse_batches(ordinal, unit):
-                yield _to_chunk(ordinal, file, first_position, batch)
+                place = partial(_format_reject_place, first_position)
+                yield make_chunk(ordinal, file, first_position, batch, place)
                 first_position += batch.num_positions
                 del batch  # frees the memory before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
@@ -302,26 +302,8 @@ def _format_place(line: int) -> str:
     return f"line {line + 1}"
 
 
-def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch) -> Chunk:
-    """Converts a batch to a chunk.
-
-    Args:
-        ordinal: Index of the file.
-        file: The file, for the rejects.
-        first_line: Line number in the file, from 0, of the first line of the batch.
-        batch: The records.
-    """
-    rejects = (
-        to_reject(cached_reject.fault, file, _format_place(first_line + cached_reject.ordinal))
-        for cached_reject in batch.rejects
-    )
-    positions = batch.positions(first_line)
-    return Chunk(
-        records=batch.batch,
-        file_ids=np.full(len(positions), ordinal, np.uint32),
-        positions=positions,
-        rejects=tuple(rejects),
-    )
+def _format_reject_place(first_line: int, reject: CachedReject) -> str:
+    return _format_place(first_line + reject.ordinal)
 
 
 def plan_jsonl(

@@ -27,6 +27,7 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     Source,
     Unit,
+    list_group_units,
     pack_units,
 )
 from recordmill.sources.parser.function import ParserFunction
@@ -235,15 +236,4 @@ def _list_units(parsed: Sequence[ParsedFile]) -> Iterator[Unit]:
         if size <= UNIT_BYTES:
             yield Unit(number, number + 1, rows=sum(records.rows), size_bytes=size)
             continue
-        row = 0
-        for batch, (rows, size) in enumerate(zip(records.rows, records.sizes, strict=True)):
-            yield Unit(
-                number,
-                number + 1,
-                start=batch,
-                stop=batch + 1,
-                first_row=row,
-                rows=rows,
-                size_bytes=size,
-            )
-            row += rows
+        yield from list_group_units(number, zip(records.rows, records.sizes, strict=True))

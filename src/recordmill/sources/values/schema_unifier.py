@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.schemas.arrow import class_names_in_metadata, from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
@@ -581,3 +582,33 @@ def declared_dtypes(common: PlanOptions) -> dict[str, str]:
     """
     schema_dtypes = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
     return {**schema_dtypes, **common.dtypes}
+
+
+def note_float32_losses(
+    name: str, subject: str, *, values: int, rounded: int, rejected: int
+) -> list[str]:
+    """Returns notes on the values of a feature that float32 can't represent.
+
+    Args:
+        name: The name of the feature.
+        subject: How the notes name the feature.
+        values: The number of values.
+        rounded: The number of decimals that lose digits.
+        rejected: The number of integers and floats that do not fit.
+    """
+    texts = {
+        "{subject}: {count} of {values} values lose digits as float32; {dtypes} keeps them": rounded,
+        "{subject}: {count} of {values} values do not fit float32 and are rejected; {dtypes} keeps "
+        "them": rejected,
+    }
+    return [
+        Message(
+            text,
+            subject=subject,
+            count=f"{count:,}",
+            values=f"{values:,}",
+            dtypes=option("dtypes", {name: "float64"}),
+        )
+        for text, count in texts.items()
+        if count
+    ]
