@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import gc
 import itertools
 import json
 import os
@@ -47,6 +48,9 @@ def main() -> None:
     except UserCodeError as error:
         _answer(answers, {"error": str(error)})
         return
+    # Records are kept until their batch is converted, so the garbage collector runs often. It need
+    # not search the modules each time.
+    gc.freeze()
     _answer(answers, {})
     while True:
         command = json.loads(lines.get())
