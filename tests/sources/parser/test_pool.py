@@ -96,6 +96,23 @@ def test_full_disk_ends_the_build_and_is_no_reject(
     assert not (folder / "out" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, 1), ("3", 3)])
+def test_libraries_use_one_thread_in_each_process_unless_the_user_sets_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, expected: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+
+    def parse(path: str) -> dict[str, Any]:
+        import pyarrow
+
+        return {"threads": pyarrow.cpu_count()}
+
+    recordmill.build("in", "out", parser=parse)
+    assert recordmill.open("out").to_table().column("threads").to_pylist() == [expected] * 6
+
+
 def test_parser_that_never_returns_is_interrupted(folder: Path) -> None:
     process = start_build(folder, "out", "my.py:parse_for_ever")
     deadline = time.monotonic() + 60
