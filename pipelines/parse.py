@@ -202,7 +202,7 @@ def _load_results(
     def load(file: InputFile) -> ParsedResult | Reject:
         name = parsed_name(file, function)
         try:
-            return ParsedResult.from_answer(load_result(folder, name), folder)
+            return load_result(folder, name)
         except FileNotFoundError:
             pass
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from recordmill.shards.store_run import StoreRun
 from recordmill.sources.parser.parsed_file import (
     RESULT_SUFFIX,
     load_complete_result,
-    segment_names,
 )
 from recordmill.storage.files import add_name
 from recordmill.storage.folders import is_link, join, list_names_if_present, make_folder
@@ -64,12 +64,12 @@ def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
 
     def take_over(name: str) -> None:
         source, target = join(found[name], PARSED_FOLDER), job_folder.run_path(PARSED_FOLDER)
-        # If the other run removes its files now, the input file is parsed again.
+        # If files are damaged, or the other run removes them now, the input file is parsed again.
         with contextlib.suppress(OSError, DataError):
-            segments = segment_names(load_complete_result(source, name))
+            segments = load_complete_result(source, name).records.segments
             # The JSON file says that the others are complete, so it comes last.
-            for file_name in (*segments, name + RESULT_SUFFIX):
-                add_name(join(source, file_name), join(target, file_name))
+            for path in (*segments, join(source, name + RESULT_SUFFIX)):
+                add_name(path, join(target, os.path.basename(path)))
 
     if found:
         wanted = (name for name in names if name in found)

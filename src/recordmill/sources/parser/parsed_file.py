@@ -13,12 +13,13 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pyarrow as pa
 
+from recordmill.base.documents import Check, Count, Parse, convert, matches
 from recordmill.base.errors import DataError, Reject
 from recordmill.sources.parser.function import ParserFunction
 from recordmill.sources.parser.pool import WorkerDied, WorkerPool
@@ -35,7 +36,7 @@ from recordmill.storage.files import (
     write_all,
 )
 from recordmill.storage.folders import fetch_file, join, rename, scratch_folder
-from recordmill.storage.json_fields import parse_json
+from recordmill.storage.json_fields import convert_json, parse_json
 
 RESULT_SUFFIX, FAILURE_SUFFIX = ".json", ".failed"
 
@@ -70,39 +71,87 @@ class ParsedFile:
                 yield from (reader.get_batch(number - first) for number in numbers)
 
 
+def _parse_schema(value: Any) -> pa.Schema:
+    """Returns the schema of a base64 text, or raises ValueError."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(convert(str, value))))
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise ValueError(f"is not a schema: {error}") from None
+
+
+class _ResultFields(TypedDict):
+    """Fields of the JSON file of a result. See `ParsedFile` and `ParsedResult`."""
+
+    segments: Sequence[Annotated[str, matches("[0-9a-f-]+[.]arrow", "the name of an Arrow file")]]
+    segment_bytes: Sequence[Count]
+    schemas: Sequence[Annotated[pa.Schema, Parse(_parse_schema)]]
+    first_batches: Sequence[Count]
+    rows: Sequence[Count]
+    sizes: Sequence[Count]
+    null_counts: Sequence[Mapping[str, Count]]
+
+
+def _is_consistent(fields: _ResultFields) -> bool:
+    """Returns whether the lists of a result describe the same Arrow files and batches."""
+    per_segment = {len(fields[name]) for name in ("segments", "segment_bytes", "schemas")}
+    per_batch = {len(fields[name]) for name in ("rows", "sizes")}
+    bounds = [*fields["first_batches"], len(fields["null_counts"])]
+    batches = itertools.pairwise(bounds)
+    return (
+        per_segment == {len(bounds) - 1}
+        and per_batch == {bounds[-1]}
+        and bounds[0] == 0
+        and all(
+            begin < end
+            and all(nulls.keys() == {*schema.names} for nulls in fields["null_counts"][begin:end])
+            for schema, (begin, end) in zip(fields["schemas"], batches, strict=True)
+        )
+    )
+
+
+_RESULT = Annotated[_ResultFields, Check(_is_consistent, "lists that fit each other")]
+
+
 @dataclass(frozen=True)
 class ParsedResult:
     """The records of one input file, with facts for the plan.
 
     Attributes:
         records: The records.
+        segment_bytes: Size of each Arrow file in bytes.
         schemas: Schema of each Arrow file.
         null_counts: Number of nulls by column, of each batch.
     """
 
     records: ParsedFile
+    segment_bytes: tuple[int, ...] = ()
     schemas: tuple[pa.Schema, ...] = ()
     null_counts: tuple[Mapping[str, int], ...] = ()
 
     @classmethod
-    def from_answer(cls, answer: Mapping[str, Any], folder: str) -> ParsedResult:
-        """Returns the result from the answer of a worker process.
+    def from_json(cls, value: Any, path: str) -> ParsedResult:
+        """Returns the result that a JSON file describes.
 
         Args:
-            answer: The answer, see `worker.py`, or the content of the JSON file.
-            folder: The folder that contains the Arrow files now.
+            value: The parsed content of the file.
+            path: The file. The Arrow files are in the same folder.
+
+        Raises:
+            DataError: A field is missing or invalid.
         """
+        fields: _ResultFields = convert_json(_RESULT, value, path)
         records = ParsedFile(
-            tuple(join(folder, name) for name in segment_names(answer)),
-            tuple(answer["first_batches"]),
-            tuple(answer["rows"]),
-            tuple(answer["sizes"]),
+            tuple(join(os.path.dirname(path), name) for name in fields["segments"]),
+            tuple(fields["first_batches"]),
+            tuple(fields["rows"]),
+            tuple(fields["sizes"]),
         )
-        schemas = (
-            pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-            for schema in answer["schemas"]
+        return cls(
+            records,
+            tuple(fields["segment_bytes"]),
+            tuple(fields["schemas"]),
+            tuple(fields["null_counts"]),
         )
-        return cls(records, tuple(schemas), tuple(answer["null_counts"]))
 
     def batch_schemas(self) -> Iterator[pa.Schema]:
         """Yields the schema of each batch."""
@@ -125,11 +174,6 @@ def parsed_name(file: InputFile, function: ParserFunction) -> str:
         )
     )
     return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
-
-
-def segment_names(answer: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the Arrow files of a result, without their folders."""
-    return [os.path.basename(path) for path in answer["segments"]]
 
 
 def parse_file(file: InputFile, pool: WorkerPool, prefix: str) -> dict[str, Any] | Reject:
@@ -182,10 +226,10 @@ def put_result(folder: str, name: str, answer: Mapping[str, Any]) -> None:
         name: See `parsed_name`.
         answer: The answer of the worker process.
     """
-    put_if_absent(join(folder, name + RESULT_SUFFIX), _to_content(answer))
+    put_if_absent(join(folder, name + RESULT_SUFFIX), json.dumps(_to_fields(answer)).encode())
 
 
-def write_result(prefix: str, folder: str, name: str, answer: Mapping[str, Any]) -> None:
+def write_result(prefix: str, folder: str, name: str, answer: Mapping[str, Any]) -> ParsedResult:
     """Writes the JSON file of a result on this machine. The Arrow files must be complete.
 
     Nothing is synced, because that takes longer than to parse a small file. After a power failure,
@@ -193,41 +237,48 @@ def write_result(prefix: str, folder: str, name: str, answer: Mapping[str, Any])
 
     Args:
         prefix: The start of the paths of the Arrow files.
-        folder: A local folder.
+        folder: The local folder of the Arrow files.
         name: See `parsed_name`.
         answer: The answer of the worker process.
+
+    Returns:
+        The result.
     """
+    fields, path = _to_fields(answer), join(folder, name + RESULT_SUFFIX)
     with create_file(prefix) as file:
-        write_all(file, _to_content(answer))
-    rename(prefix, join(folder, name + RESULT_SUFFIX))
+        write_all(file, json.dumps(fields).encode())
+    rename(prefix, path)
+    return ParsedResult.from_json(fields, path)
 
 
-def _to_content(answer: Mapping[str, Any]) -> bytes:
-    return json.dumps({**answer, "segments": segment_names(answer)}).encode()
+def _to_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of the JSON file, which has no paths but names."""
+    return {**answer, "segments": [os.path.basename(path) for path in answer["segments"]]}
 
 
-def load_complete_result(folder: str, name: str) -> dict[str, Any]:
+def load_complete_result(folder: str, name: str) -> ParsedResult:
     """Loads the result of another run, and checks its Arrow files.
 
     Raises:
         FileNotFoundError: There is no result.
-        DataError: A file is not complete.
+        DataError: A file is damaged or not complete.
     """
-    answer = load_result(folder, name)
-    for segment, size in zip(segment_names(answer), answer["segment_bytes"], strict=True):
-        if stat(path := join(folder, segment)).size_bytes != size:
+    result = load_result(folder, name)
+    for path, size in zip(result.records.segments, result.segment_bytes, strict=True):
+        if stat(path).size_bytes != size:
             raise DataError("is not complete", source=path)
-    return answer
+    return result
 
 
-def load_result(folder: str, name: str) -> dict[str, Any]:
+def load_result(folder: str, name: str) -> ParsedResult:
     """Loads the JSON file of a result.
 
     Raises:
         FileNotFoundError: There is no result.
-        DataError: The file is not JSON.
+        DataError: The file is damaged.
     """
-    return _load_json(join(folder, name + RESULT_SUFFIX))
+    path = join(folder, name + RESULT_SUFFIX)
+    return ParsedResult.from_json(_load_json(path), path)
 
 
 def put_failure(folder: str, name: str, reject: Reject) -> None:
@@ -236,17 +287,24 @@ def put_failure(folder: str, name: str, reject: Reject) -> None:
     put_if_absent(join(folder, name + FAILURE_SUFFIX), json.dumps(fields).encode())
 
 
+class _FailureFields(TypedDict):
+    """Fields of the file for an input file that can't be parsed."""
+
+    reason: str
+    message: str
+
+
 def load_failure(folder: str, name: str, file: InputFile) -> Reject:
     """Loads the reject of a file that can't be parsed.
 
     Raises:
         FileNotFoundError: There is no failure.
-        DataError: The file is not JSON.
+        DataError: The file is damaged.
     """
-    fields = _load_json(join(folder, name + FAILURE_SUFFIX))
+    path = join(folder, name + FAILURE_SUFFIX)
+    fields: _FailureFields = convert_json(_FailureFields, _load_json(path), path)
     return Reject(file.name, "", fields["reason"], fields["message"])
 
 
-def _load_json(path: str) -> dict[str, Any]:
-    content: dict[str, Any] = parse_json(read_range(path).tobytes(), path)
-    return content
+def _load_json(path: str) -> Any:
+    return parse_json(read_range(path).tobytes(), path)

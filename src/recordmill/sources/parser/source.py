@@ -137,15 +137,14 @@ def parse_locally(
     def parse(file: InputFile) -> ParsedResult | Reject:
         name = parsed_name(file, function)
         try:
-            answer = load_result(folder, name)
+            return load_result(folder, name)
         except FileNotFoundError:
             # A file of this name may be the second name of a file of another run.
             prefix = os.path.join(folder, f"{name}-{uuid.uuid4().hex[:8]}")
             parsed = parse_file(file, pool, prefix)
             if isinstance(parsed, Reject):
                 return parsed
-            write_result(prefix, folder, name, answer := parsed)
-        return ParsedResult.from_answer(answer, folder)
+            return write_result(prefix, folder, name, parsed)
 
     progress.begin("parse", len(files), unit="files")
     try:
