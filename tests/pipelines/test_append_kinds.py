@@ -56,6 +56,14 @@ def ids(out: Path) -> list[int]:
     return sorted(recordmill.open(out).to_table(0)["id"].to_pylist())
 
 
+def append(source: object, out: Path, **options: Any) -> recordmill.BuildResult:
+    """Appends to a valid data set, which a second append leaves as it is."""
+    result = recordmill.build(source, out, append=True, **options)
+    assert recordmill.verify(out) == []
+    assert recordmill.build(source, out, append=True, **options).unchanged
+    return result
+
+
 @pytest.mark.parametrize("kind", WRITERS)
 def test_second_file_of_a_kind_is_appended(kind: str, tmp_path: Path) -> None:
     extension, write = WRITERS[kind]
@@ -65,11 +73,8 @@ def test_second_file_of_a_kind_is_appended(kind: str, tmp_path: Path) -> None:
     ]
     out = tmp_path / "out"
     recordmill.build(paths[0], out)
-    result = recordmill.build(paths, out, append=True)
-    assert result.records == {"train": 60}
+    assert append(paths, out).records == {"train": 60}
     assert ids(out) == list(range(60))
-    assert recordmill.verify(out) == []
-    assert recordmill.build(paths, out, append=True).unchanged
     statistics = recordmill.open(out).statistics["train"]["id"]
     assert (statistics.min, statistics.max, statistics.values) == (0, 59, 60)
 
@@ -114,11 +119,9 @@ def test_new_images_of_a_growing_folder_are_appended(tmp_path: Path) -> None:
     write_images(folder, ["ant/1.png"])
     with pytest.raises(UsageError, match="the class 'ant'"):
         recordmill.build(folder, out, append=True)
-    result = recordmill.build(folder, out, append=True, new_classes=True)
+    result = append(folder, out, new_classes=True)
     assert result.schema["label"].classes == ("cat", "dog", "ant")
     assert sum(result.records.values()) == 7
-    assert recordmill.build(folder, out, append=True).unchanged
-    assert recordmill.verify(out) == []
 
 
 @pytest.mark.parametrize("missing", ["reject", "ignore"])
@@ -133,7 +136,7 @@ def test_labels_file_of_all_images_is_no_reject_for_the_known_ones(
     recordmill.build(folder, out, append=True, **options)
     write_images(folder, names[4:])
     labels.write_text("image,y\n" + "".join(f"{n},{i % 2}\n" for i, n in enumerate(names)))
-    result = recordmill.build(folder, out, append=True, **options)
+    result = append(folder, out, **options)
     assert (result.read, result.rejected, result.records) == (2, 0, {"train": 6})
     assert (
         sorted(int(record["y"]) for record in recordmill.open(out).select(["y"]))
@@ -161,15 +164,13 @@ def test_tar_of_webdataset_is_appended(tmp_path: Path) -> None:
     out = tmp_path / "out"
     tars = [write_samples(tmp_path / "0.tar", 0, 20), write_samples(tmp_path / "1.tar", 20, 32)]
     recordmill.build(tars[0], out)
-    result = recordmill.build(tars, out, append=True)
+    result = append(tars, out)
     assert (result.kind, result.read, result.records) == ("webdataset", 12, {"train": 32})
     rows = {row["id"]: row for row in recordmill.open(out)}
     assert sorted(rows) == list(range(32))
     for number, row in rows.items():
         assert row["label"] == number % 3
         assert Image.open(io.BytesIO(row["image"])).getpixel((0, 0)) == (number, 0, 0)
-    assert recordmill.verify(out) == []
-    assert recordmill.build(tars, out, append=True).unchanged
 
 
 def write_coco(path: Path, names: list[str], categories: list[str]) -> str:
@@ -199,15 +200,13 @@ def test_images_with_boxes_are_appended(tmp_path: Path) -> None:
     recordmill.build(folder, out, boxes=boxes)
     write_images(folder, names[5:])
     write_coco(boxes, names, ["cat", "dog"])
-    result = recordmill.build(folder, out, append=True, boxes=boxes)
+    result = append(folder, out, boxes=boxes)
     assert (result.read, result.rejected, result.records) == (4, 0, {"train": 9})
     counts = {
         Path(row["image/filename"]).stem: len(row["image/object/bbox/xmin"])
         for row in recordmill.open(out)
     }
     assert counts == {str(number): number % 3 for number in range(9)}
-    assert recordmill.verify(out) == []
-    assert recordmill.build(folder, out, append=True, boxes=boxes).unchanged
 
 
 def test_image_whose_annotation_is_damaged_does_not_prevent_an_append(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_new_class_of_a_box_needs_new_classes(tmp_path: Path) -> None:
     write_coco(boxes, names, ["cat", "dog", "emu"])
     with pytest.raises(UsageError, match="emu"):
         recordmill.build(folder, out, append=True, boxes=boxes)
-    result = recordmill.build(folder, out, append=True, boxes=boxes, new_classes=True)
+    result = append(folder, out, boxes=boxes, new_classes=True)
     assert result.schema["image/object/class/label"].classes == ("cat", "dog", "emu")
     assert result.records == {"train": 6}
 
@@ -256,15 +255,13 @@ def test_images_with_masks_are_appended(tmp_path: Path) -> None:
     recordmill.build(folder, out, pair="images,masks")
     for part in ("images", "masks"):
         write_images(folder / part, names[3:])
-    result = recordmill.build(folder, out, append=True)
+    result = append(folder, out)
     assert (result.read, result.rejected, result.records) == (2, 0, {"train": 5})
     rows = {Path(row["source"]).name: row for row in recordmill.open(out)}
     assert sorted(rows) == names
     for name, row in rows.items():
         assert row["image"] == (folder / "images" / name).read_bytes()
         assert row["masks"] == (folder / "masks" / name).read_bytes()
-    assert recordmill.verify(out) == []
-    assert recordmill.build(folder, out, append=True).unchanged
 
 
 def test_documents_are_appended(tmp_path: Path) -> None:
@@ -274,7 +271,7 @@ def test_documents_are_appended(tmp_path: Path) -> None:
         (folder / name).write_text(name)
     recordmill.build(folder, out, kind="text")
     (folder / "pos/2.txt").write_text("good")
-    result = recordmill.build(folder, out, append=True)
+    result = append(folder, out)
     assert (result.read, result.records) == (1, {"train": 3})
 
 
@@ -297,7 +294,7 @@ def test_lines_of_a_second_file_are_appended(tmp_path: Path) -> None:
     Path(paths[0]).write_text("one\ntwo\n")
     Path(paths[1]).write_text("three\n")
     recordmill.build(paths[0], out)
-    result = recordmill.build(paths, out, append=True)
+    result = append(paths, out)
     assert (result.kind, result.read, result.records) == ("text", 1, {"train": 3})
     assert recordmill.open(out).to_table()["text"].to_pylist()[2] == "three"
 
@@ -336,9 +333,8 @@ def test_parser_parses_the_new_files_only(tmp_path: Path) -> None:
     (folder / "b.num").write_text("3\n")
     with pytest.raises(UsageError, match="was built with parser"):
         recordmill.build(folder, out, append=True)
-    result = recordmill.build(folder, out, append=True, parser=parser)
+    result = append(folder, out, parser=parser)
     assert (result.read, result.records) == (1, {"train": 3})
-    assert recordmill.build(folder, out, append=True, parser=parser).unchanged
     assert not list(out.glob("_run-*"))
 
 

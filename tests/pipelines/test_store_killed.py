@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -105,16 +105,6 @@ def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
-def requests_of(
-    proxy: Proxy, children: Nursery, out: str, *command: str, **environment: str
-) -> list[str]:
-    """The requests of a run that nobody disturbs, from the first one that changes something on."""
-    proxy.begin()
-    assert children.run(*command, "--out", out, **environment) == 0
-    first = next(at for at, said in enumerate(proxy.requests) if said.startswith("PUT"))
-    return [f"{at} {said}" for at, said in enumerate(proxy.requests)][first:]
-
-
 def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
     """(number of a request, before or behind it) to kill at: behind each, or before one and behind
     the commit.
@@ -139,159 +129,178 @@ EVERY = pytest.mark.parametrize(
 )
 
 
-@EVERY
-def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
-    store: Store,
-    proxy: Proxy,
-    children: Nursery,
-    tmp_path: Path,
-    every: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},name {at}\n" for at in range(300)))
-    command = ["build", str(tmp_path / "in.csv"), "--num-shards", "2", "--overwrite", "--quiet"]
-    root, temporary = f"{store.root}/build-{every}", {"TMPDIR": str(tmp_path)}
-    old = recordmill.build({"x": [1, 2, 3]}, f"{root}/whole")
-    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
-    whole = {
-        path.rsplit("/", 1)[1]: data
-        for path, data in store.objects(f"{root}/whole").items()
-        if "/train-" in path and path.startswith(load_manifest(f"{root}/whole").parts[0].folder)
-    }
-    stood = set()
-    for at, fault in kills(asked, every):
-        out = f"{root}/{at}-{fault.replace(' ', '-')}"
-        recordmill.build({"x": [1, 2, 3]}, out)
-        proxy.begin(fault, at, children.kill)
-        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
-        number = list_generations(out)[-1]
-        assert len(recordmill.open(out)) == {1: sum(old.records.values()), 2: 300}[number]
-        stood.add(number)
-        proxy.begin()
-        assert children.run(*command, "--out", out, **temporary) == 0
-        assert list_generations(out) == [number, number + 1]
-        found = store.objects(out)
-        folder = load_manifest(out).parts[0].folder
-        assert {
-            name.rsplit("/", 1)[1]: data
-            for name, data in found.items()
-            if "/train-" in name and name.startswith(folder)
-        } == whole
-        with monkeypatch.context() as patched:
+@dataclass
+class KilledCommand:
+    """A command that is killed at its requests, and then runs again.
+
+    Each run has an output of its own, with the contents that `make_old` has written.
+    """
+
+    proxy: Proxy
+    children: Nursery
+    root: str
+    command: Sequence[str]
+    make_old: Callable[[str], object]
+    local: Path  # the folder for the files that are prepared on this machine
+
+    @property
+    def whole(self) -> str:
+        """The output of a run that nobody disturbs."""
+        return f"{self.root}/whole"
+
+    def run(self, out: str) -> int:
+        return self.children.run(*self.command, "--out", out, TMPDIR=str(self.local))
+
+    def find_requests(self) -> list[str]:
+        """The requests of a run to `whole`, from the first one that changes something on."""
+        self.make_old(self.whole)
+        self.proxy.begin()
+        assert self.run(self.whole) == 0
+        first = next(at for at, said in enumerate(self.proxy.requests) if said.startswith("PUT"))
+        return [f"{at} {said}" for at, said in enumerate(self.proxy.requests)][first:]
+
+    def kill_at(self, at: int, fault: str) -> str:
+        """Kills a run at a request, and returns its output."""
+        out = f"{self.root}/{at}-{fault.replace(' ', '-')}"
+        self.make_old(out)
+        self.proxy.begin(fault, at, self.children.kill)
+        assert self.run(out) == -signal.SIGKILL
+        return out
+
+    def repeat(self, out: str) -> None:
+        """Runs the command again, and removes what the killed run has left."""
+        self.proxy.begin()
+        assert self.run(out) == 0
+        with pytest.MonkeyPatch.context() as patched:
             patched.setattr(store_run, "LEASE_SEC", -1)
             store_run.clean(out, remove=True)
-        kept = {load_manifest(out, one).parts[0].folder for one in list_generations(out)}
-        folders = {name.split("/")[0] for name in store.objects(out)}
-        assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
-        assert recordmill.verify(out) == []
-        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
-    assert stood == {1, 2}
+        assert not list(self.local.glob("recordmill-*/*/_run-*"))
+
+
+def check_only_committed(store: Store, out: str) -> None:
+    """Checks that the data set is valid, and that there is no folder that it does not name."""
+    manifests = [load_manifest(out, number) for number in list_generations(out)]
+    kept = {part.folder for manifest in manifests for part in manifest.parts}
+    folders = {name.split("/")[0] for name in store.objects(out)}
+    assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
+    assert recordmill.verify(out) == []
+
+
+def newest_shards(store: Store, out: str) -> dict[str, bytes]:
+    folder = load_manifest(out).parts[0].folder
+    return {
+        name.rsplit("/", 1)[1]: data
+        for name, data in store.objects(out).items()
+        if "/train-" in name and name.startswith(folder)
+    }
+
+
+@EVERY
+def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
+    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool
+) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},name {at}\n" for at in range(300)))
+    killed = KilledCommand(
+        proxy,
+        children,
+        f"{store.root}/build-{every}",
+        ["build", str(tmp_path / "in.csv"), "--num-shards", "2", "--overwrite", "--quiet"],
+        lambda out: recordmill.build({"x": [1, 2, 3]}, out),
+        tmp_path,
+    )
+    requests = killed.find_requests()
+    whole, generations = newest_shards(store, killed.whole), set()
+    for at, fault in kills(requests, every):
+        out = killed.kill_at(at, fault)
+        number = list_generations(out)[-1]
+        assert len(recordmill.open(out)) == {1: 3, 2: 300}[number]
+        generations.add(number)
+        killed.repeat(out)
+        assert list_generations(out) == [number, number + 1]
+        assert newest_shards(store, out) == whole
+        check_only_committed(store, out)
+    assert generations == {1, 2}
 
 
 @EVERY
 def test_append_killed_at_any_request_leaves_the_old_or_new_generation(
-    store: Store,
-    proxy: Proxy,
-    children: Nursery,
-    tmp_path: Path,
-    every: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool
 ) -> None:
     old, new = tmp_path / "old.csv", tmp_path / "new.csv"
     for path, rows in ((old, range(5)), (new, range(5, 305))):
         path.write_text("a,b\n" + "".join(f"{row},name {row}\n" for row in rows))
-    command = ["build", str(old), str(new), "--append", "--quiet"]
-    root, temporary = f"{store.root}/append-{every}", {"TMPDIR": str(tmp_path)}
-    recordmill.build(old, f"{root}/whole")
-    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
-    expected = recordmill.open(f"{root}/whole").to_table()
+    killed = KilledCommand(
+        proxy,
+        children,
+        f"{store.root}/append-{every}",
+        ["build", str(old), str(new), "--append", "--quiet"],
+        lambda out: recordmill.build(old, out),
+        tmp_path,
+    )
+    requests = killed.find_requests()
+    expected, generations = recordmill.open(killed.whole).to_table(), set()
     assert expected.num_rows == 305
-    generations = set()
-    for at, fault in kills(asked, every):
-        out = f"{root}/{at}-{fault.replace(' ', '-')}"
-        recordmill.build(old, out)
-        proxy.begin(fault, at, children.kill)
-        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
+    for at, fault in kills(requests, every):
+        out = killed.kill_at(at, fault)
         number = list_generations(out)[-1]
         assert len(recordmill.open(out)) == {1: 5, 2: 305}[number]
         generations.add(number)
         # The same command appends what is missing, and nothing twice.
-        proxy.begin()
-        assert children.run(*command, "--out", out, **temporary) == 0
+        killed.repeat(out)
         assert list_generations(out) == [1, 2]
         assert recordmill.open(out).to_table().equals(expected)
         assert recordmill.open(out).statistics["train"]["a"].values == 305
-        with monkeypatch.context() as patched:
-            patched.setattr(store_run, "LEASE_SEC", -1)
-            store_run.clean(out, remove=True)
-        kept = {part.folder for part in load_manifest(out, 2).parts}
-        folders = {name.split("/")[0] for name in store.objects(out)}
-        assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
-        assert recordmill.verify(out) == []
-        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
+        check_only_committed(store, out)
     assert generations == {1, 2}
+
+
+def put_files(requests: Sequence[str]) -> set[str]:
+    """The files of outputs that some requests have put."""
+    return {said.split("?")[0] for said in requests if said.startswith("PUT") and "/data-" in said}
 
 
 @EVERY
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_read_killed_at_any_request_leaves_the_old_or_new_result(
-    store: Store,
-    proxy: Proxy,
-    children: Nursery,
-    tmp_path: Path,
-    every: bool,
-    to: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool, to: str
 ) -> None:
     source = write_data_set(
         tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3
     )
-    root, temporary = f"{store.root}/read-{to}-{every}", {"TMPDIR": str(tmp_path)}
-    command = ["read", str(source), "--to", to, "--file-size", "8KB", "--overwrite"]
-    small = {"to": to, "limit": 3}
-    recordmill.read(source, f"{root}/whole", **small)
-    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
-    whole = result(store, f"{root}/whole")
+    killed = KilledCommand(
+        proxy,
+        children,
+        f"{store.root}/read-{to}-{every}",
+        ["read", str(source), "--to", to, "--file-size", "8KB", "--overwrite"],
+        lambda out: recordmill.read(source, out, to=to, limit=3),
+        tmp_path,
+    )
+    requests = killed.find_requests()
+    old_root = f"{killed.root}/old"
+    killed.make_old(old_root)
+    old, whole, results = result(store, old_root), result(store, killed.whole), set()
     assert len(whole) >= 5
-    stood = set()
-    for at, fault in kills(asked, every):
-        out = f"{root}/{at}-{fault.replace(' ', '-')}"
-        recordmill.read(source, out, **small)
-        old = result(store, out)
-        proxy.begin(fault, at, children.kill)
-        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
+    for at, fault in kills(requests, every):
+        out = killed.kill_at(at, fault)
         assert result(store, out) in (old, whole)
-        put = {
-            said.split("?")[0]
-            for said in proxy.requests[:at]
-            if said.startswith("PUT") and "/data-" in said
-        }
-        numbers = sorted(store_run.list_results(out))
-        stood.add(numbers[-1])
-        proxy.begin()
-        assert children.run(*command, "--out", out, **temporary) == 0
-        if numbers[-1] == 1 and put:  # what is finished and was put is neither read nor put again
+        put = put_files(proxy.requests[:at])
+        number = max(store_run.list_results(out))
+        results.add(number)
+        killed.repeat(out)
+        if number == 1 and put:  # what is finished and was put is neither read nor put again
             assert "resuming an earlier read" in children.said.read_text()
-            again = {
-                said.split("?")[0]
-                for said in proxy.requests
-                if said.startswith("PUT") and "/data-" in said
-            }
+            again = put_files(proxy.requests)
             assert len(put & again) <= 32  # those whose answers had not been heard
             assert len(put | again) == len(whole)
         assert result(store, out) == whole
-        with monkeypatch.context() as patched:
-            patched.setattr(store_run, "LEASE_SEC", -1)
-            store_run.clean(out, remove=True)
         summary = json.loads(store.objects(out)["_read.json"])
         names = {name.split("/")[0] for name in store.objects(out)}
         assert names == {"_read.json", "_reads", summary["folder"]}
-        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
-    assert stood == {1, 2}
+    assert results == {1, 2}
 
 
 def result(store: Store, out: str) -> dict[str, bytes]:
-    """The files of the result that `_parse_known_connector.json` names."""
+    """The files of the result that `_read.json` names."""
     found = store.objects(out)
     summary = json.loads(found["_read.json"])
     named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}

@@ -19,6 +19,12 @@ from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 
+def build_old(transform: str) -> None:
+    """Builds `old` from old.csv with a transform."""
+    command = f"build csv old.csv --out old --label=label --transform={transform} --quiet"
+    assert main(command.split()) == 0
+
+
 @pytest.mark.sweep
 def test_transform_command_applies_the_old_transform_to_new_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -27,42 +33,13 @@ def test_transform_command_applies_the_old_transform_to_new_data(
     write_csv(Path("old.csv"), rows=400)
     write_csv(Path("new.csv"), rows=50, seed=8)
     Path("t.yaml").write_text("age: zscore\ncity: {vocabulary: {top_k: 3}}\nlabel: keep\n")
-    assert (
-        main(
-            [
-                "build",
-                "csv",
-                "old.csv",
-                "--out",
-                "old",
-                "--label=label",
-                "--transform=t.yaml",
-                "--quiet",
-            ]
-        )
-        == 0
-    )
+    build_old("t.yaml")
     found = load_manifest("old").transform["found"]
     monkeypatch.setattr(
         "recordmill.pipelines.transform._fit", None
     )  # nothing is fitted from here on
-    assert (
-        main(
-            [
-                "transform",
-                "csv",
-                "new.csv",
-                "--with",
-                "old",
-                "--out",
-                "new",
-                "--num-shards",
-                "2",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    command = "transform csv new.csv --with old --out new --num-shards 2 --json"
+    assert main(command.split()) == 0
     manifest = load_manifest("new")
     assert manifest.transform == load_manifest("old").transform
     assert manifest.options["transform"] == load_manifest("old").options["transform"]
@@ -97,22 +74,7 @@ def test_new_data_needs_only_the_used_columns(
         "age: zscore\nkind: {vocabulary: {top_k: 3}}\nlabel_copy: {from: label, one_hot: 2}\n"
     )
     Path("t.py").write_text(FUNCTION)
-    transform = "t.yaml" if given == "declared" else "t.py"
-    assert (
-        main(
-            [
-                "build",
-                "csv",
-                "old.csv",
-                "--out",
-                "old",
-                "--label=label",
-                f"--transform={transform}",
-                "--quiet",
-            ]
-        )
-        == 0
-    )
+    build_old("t.yaml" if given == "declared" else "t.py")
     lines = [line.split(",") for line in Path("old.csv").read_text().splitlines()]
     wanted = [lines[0].index(name) for name in ("age", "kind", "miles")]
     Path("new.csv").write_text(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,15 @@ from kit.samplers import make_sampler
 
 from recordmill.base.errors import UsageError
 from recordmill.options.parsers import SHUFFLE_MODES
-from recordmill.reader.sampling.sampler import (
-    FileExtent,
-)
+from recordmill.reader.sampling.sampler import FileExtent
 from recordmill.reader.sampling.schedule import EpochSteps, Schedule
+
+SCHEDULES: dict[str, st.SearchStrategy[Any]] = {
+    "mode": st.sampled_from(SHUFFLE_MODES),
+    "batch": st.integers(1, 9),
+    "end": st.sampled_from(["short", "drop", "pad"]),
+    "at_once": st.integers(1, 4),
+}
 
 
 def flat(parts: Iterable[list[int]]) -> list[int]:
@@ -26,13 +32,10 @@ def flat(parts: Iterable[list[int]]) -> list[int]:
         min_size=1,
         max_size=4,
     ),
-    mode=st.sampled_from(SHUFFLE_MODES),
-    batch=st.integers(1, 9),
     hosts=st.integers(1, 5),
     later=st.integers(1, 5),
-    end=st.sampled_from(["short", "drop", "pad"]),
     cut=st.integers(0, 40),
-    at_once=st.integers(1, 4),
+    **SCHEDULES,
 )
 def test_hosts_share_every_epoch_and_other_hosts_resume(
     files: list[FileExtent],
@@ -94,13 +97,10 @@ def test_hosts_share_every_epoch_and_other_hosts_resume(
 
 
 @given(
-    mode=st.sampled_from(SHUFFLE_MODES),
     records=st.integers(1, 200),
-    batch=st.integers(1, 9),
     workers=st.integers(1, 5),
-    end=st.sampled_from(["short", "drop", "pad"]),
     begun=st.integers(0, 50),
-    at_once=st.integers(1, 4),
+    **SCHEDULES,
 )
 def test_workers_take_the_steps_in_turn(
     mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
