@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +32,8 @@ from recordmill.shards.manifest import (
     load_generation,
     load_newest_manifest,
 )
-from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import (
-    is_remote,
     limit_block_memory,
     limit_requests,
     parse_output_path,
@@ -146,7 +143,9 @@ def restore(
     # Also checks that all shards exist.
     restored = catalog_data_set(output, generation=values.generation).manifest
     assert restored is not None
-    with _open_run(output) as run:
+    with open_run(output) as (_, run), contextlib.ExitStack() as lease:
+        if isinstance(run, StoreRun):
+            lease.enter_context(run)
         entry = make_run_entry(
             run.id,
             RESTORE,
@@ -182,20 +181,6 @@ def _check_restorable(out: str, generation: int, base: int, newest: Manifest) ->
         kept=", ".join(str(number) for number in range(max(oldest_kept, 1), base + 1)),
         keep_generations=option("keep_generations"),
     )
-
-
-@contextlib.contextmanager
-def _open_run(out: str) -> Iterator[Run]:
-    """Opens a run for a commit without new files. Closes it at the end."""
-    if is_remote(out):
-        with StoreRun(out, uuid.uuid4().hex[:12]) as run:
-            yield run
-        return
-    folder = RunFolder.create(out, index=False)
-    try:
-        yield folder
-    finally:
-        folder.close()
 
 
 @suggest_keywords

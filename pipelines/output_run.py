@@ -1,4 +1,4 @@
-"""The life of a run that makes a new generation of a data set, in builds and compactions."""
+"""The life of a run that makes a new generation of a data set."""
 
 from __future__ import annotations
 

@@ -111,31 +111,8 @@ def test_dry_run_refuses_what_the_build_refuses(tmp_path: Path) -> None:
     with pytest.raises(RecordmillError, match="no such column"):
         recordmill.preview(tmp_path / "a.csv", key="z")
     recordmill.build(tmp_path / "a.csv", tmp_path / "out")
-    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
-    assert (
-        run(
-            [
-                "build",
-                str(tmp_path / "a.csv"),
-                "--out",
-                str(tmp_path / "out"),
-                "--dry-run",
-                "--overwrite",
-            ]
-        )
-        == 0
-    )
-    assert (
-        run(
-            [
-                "build",
-                str(tmp_path / "a.csv"),
-                "--out",
-                str(tmp_path / "out"),
-                "--dry-run",
-                "--if-changed",
-            ]
-        )
-        == 0
-    )
+    command = ["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert run(command) == 2
+    assert run([*command, "--overwrite"]) == 0
+    assert run([*command, "--if-changed"]) == 0
     assert run(["build", str(tmp_path / "none.csv"), "--dry-run"]) == 2

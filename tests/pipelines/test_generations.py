@@ -15,7 +15,7 @@ from kit.store_server import Store
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict
-from recordmill.pipelines import generations
+from recordmill.pipelines import output_run
 from recordmill.shards.manifest import list_generations, load_manifest
 
 # Opening generations
@@ -160,14 +160,14 @@ def test_second_writer_is_told_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], Any]
 ) -> None:
     out = make_parts(tmp_path / "out")
-    create = generations.RunFolder.create
+    create = output_run.RunFolder.create
 
     def build_first(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(generations.RunFolder, "create", create)
+        monkeypatch.setattr(output_run.RunFolder, "create", create)
         recordmill.build(numbered_rows(0, 10), out, overwrite=True, **KEYED)
         return create(*args, **options)
 
-    monkeypatch.setattr(generations.RunFolder, "create", build_first)
+    monkeypatch.setattr(output_run.RunFolder, "create", build_first)
     with pytest.raises(CommitConflict, match="committed generation 4"):
         work(out)
     assert len(recordmill.open(out)) == 10
