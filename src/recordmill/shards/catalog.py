@@ -56,7 +56,7 @@ from recordmill.storage.files import (
     refresh_listing,
 )
 from recordmill.storage.folders import absolute_path, exists, join
-from recordmill.storage.listing import list_inputs
+from recordmill.storage.listing import Listing, list_inputs
 
 # Split of a file if its name does not indicate one.
 UNKNOWN_SPLIT = "data"
@@ -391,34 +391,84 @@ def catalog_files(
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
-        lenient: A named file with the contents of another kind is listed, too. skips_headerless:
-            Files in folders that do not begin with a record are left out, with a note. They are
-            listed only if there are no other files.
+        lenient: A named file with the contents of another kind is listed, too.
+        skips_headerless: Files in folders that do not begin with a record are left out, with a
+            note. They are listed only if there are no other files.
 
     Raises:
         DataError: No file is a TFRecord file, or a file that the user has named has the contents of
             another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
+    found = _find_records(listing, lenient=lenient, skips_headerless=skips_headerless)
+    if not found.files:
+        logs = (
+            f"; logs of TensorBoard, such as {found.event_log}, have no data"
+            if found.event_log
+            else ""
+        )
+        raise DataError(
+            f"there is no TFRecord file among the {len(listing.files)} files{logs}",
+            source=", ".join(inputs),
+        )
+    # Files that the user has named may be a part of a set on purpose, so they are not compared.
+    missing = find_missing_shards(
+        file.path for file in listing.files if not listing.is_explicit(file)
+    )
+    stated, length_problems = read_lengths({file.path: file.split for file in found.files})
+    return Catalog(
+        tuple(replace(file, stated_records=stated.get(file.path)) for file in found.files),
+        notes=(
+            *listing.notes,
+            *_note_files(found),
+            *([describe_missing_shards(missing)] if missing else []),
+            *map(str, length_problems),
+        ),
+        missing_shards=tuple(missing),
+        length_problems=tuple(length_problems),
+    )
+
+
+@dataclass(frozen=True)
+class _FoundFiles:
+    """The files of a listing, by their contents.
+
+    Attributes:
+        files: The files to read.
+        headerless_names: Names of files that do not begin with a record and are left out.
+        other_names: Names of the other files that are left out.
+        event_log: The name of a log of TensorBoard, or "".
+        num_outdated: Number of shards of earlier generations, which are left out.
+    """
+
+    files: Sequence[ShardFile]
+    headerless_names: Sequence[str]
+    other_names: Sequence[str]
+    event_log: str
+    num_outdated: int
+
+
+def _find_records(listing: Listing, *, lenient: bool, skips_headerless: bool) -> _FoundFiles:
+    """Finds the TFRecord files of a listing. `catalog_files` describes the options."""
     files, headerless_files = list[ShardFile](), list[ShardFile]()
-    other_files, event_log = list[str](), ""
+    other_names, event_log = list[str](), ""
     current_folders: dict[str, frozenset[str]] = {}
     num_outdated = 0
     for file in listing.files:
-        if not listing.is_explicit(file) and _is_outdated(file.path, current_folders):
-            num_outdated += file.name.lower().endswith(_EXTENSIONS)
-            continue
-        compression = UNCOMPRESSED if file.stat.size_bytes == 0 else sniff_compression(file.path)
         is_explicit, has_extension = (
             listing.is_explicit(file),
             file.name.lower().endswith(_EXTENSIONS),
         )
+        if not is_explicit and _is_outdated(file.path, current_folders):
+            num_outdated += has_extension
+            continue
+        compression = UNCOMPRESSED if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if not is_explicit and compression == UNCOMPRESSED and _is_event_log(file):
             event_log = file.name
-            other_files.append(file.name)
+            other_names.append(file.name)
             continue
         if not is_explicit and compression is None and not has_extension:
-            other_files.append(file.name)
+            other_names.append(file.name)
             continue
         # A file with an extension of TFRecords is read, because a damaged one may look like text.
         # Its first error explains what is wrong. An explicitly named file with another extension is
@@ -440,44 +490,26 @@ def catalog_files(
         )
     if not files:
         files, headerless_files = headerless_files, []
-    if not files:
-        logs = f"; logs of TensorBoard, such as {event_log}, have no data" if event_log else ""
-        raise DataError(
-            f"there is no TFRecord file among the {len(listing.files)} files{logs}",
-            source=", ".join(inputs),
+    headerless_names = [file.name for file in headerless_files]
+    return _FoundFiles(files, headerless_names, other_names, event_log, num_outdated)
+
+
+def _note_files(found: _FoundFiles) -> Iterator[str]:
+    """Yields notes on files that are left out or empty."""
+    if found.num_outdated:
+        yield (
+            f"{found.num_outdated} shard(s) of earlier generations of their data set were left out"
         )
-    notes = list(listing.notes)
-    if num_outdated:
-        notes.append(
-            f"{num_outdated} shard(s) of earlier generations of their data set were left out"
-        )
-    if other_files:
-        notes.append(
-            f"left out files that are not TFRecords ({len(other_files)}): "
-            f"{_show_names(other_files)}"
-        )
-    if headerless_files:
-        notes.append(
-            "left out files that are damaged at the start, or not TFRecords ("
-            f"{len(headerless_files)}): "
-            f"{_show_names([file.name for file in headerless_files])}"
+    if names := found.other_names:
+        yield f"left out files that are not TFRecords ({len(names)}): {_show_names(names)}"
+    if names := found.headerless_names:
+        yield (
+            f"left out files that are damaged at the start, or not TFRecords ({len(names)}): "
+            f"{_show_names(names)}"
         )
     # An empty file is either a shard without records or a failed copy.
-    if empty := [file.name for file in files if file.stat.size_bytes == 0]:
-        notes.append(f"empty files, which have no records ({len(empty)}): {_show_names(empty)}")
-    # Files that the user has named may be a part of a set on purpose, so they are not compared.
-    missing = find_missing_shards(
-        file.path for file in listing.files if not listing.is_explicit(file)
-    )
-    if missing:
-        notes.append(describe_missing_shards(missing))
-    stated, length_problems = read_lengths({file.path: file.split for file in files})
-    return Catalog(
-        tuple(replace(file, stated_records=stated.get(file.path)) for file in files),
-        notes=(*notes, *map(str, length_problems)),
-        missing_shards=tuple(missing),
-        length_problems=tuple(length_problems),
-    )
+    if empty := [file.name for file in found.files if file.stat.size_bytes == 0]:
+        yield f"empty files, which have no records ({len(empty)}): {_show_names(empty)}"
 
 
 def _is_event_log(file: InputFile) -> bool:
