@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +69,22 @@ _MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
 # By column name, for each row: its file, a Fault if the path can't be used, or None if the value
 # is null.
 _FilesByColumn = Mapping[str, Sequence[InputFile | Fault | None]]
+
+
+class _DecodedColumn(NamedTuple):
+    """The files that one column of some rows names.
+
+    Attributes:
+        files: The files by row.
+        encoded: The bytes of the files, in the order of `files`.
+        decoded: The header or the values of each file that can be used, by row.
+        faults: The faults of the other rows that have a value.
+    """
+
+    files: Mapping[int, InputFile]
+    encoded: EncodedFiles
+    decoded: Mapping[int, Any]
+    faults: Mapping[int, Fault]
 
 
 @dataclass(frozen=True)
@@ -180,51 +196,25 @@ class _FileColumns:
         return file
 
     def _read_content(self, rows: Chunk, files_by_column: _FilesByColumn) -> JoinedRows:
+        assert isinstance(rows.records, pa.RecordBatch)
         columns, bad, counts = (
             list[tuple[pa.Field, pa.Array]](),
             dict[int, Fault](),
             Counter(rows.note_counts),
         )
-        sizes = list[
-            dict[int, tuple[int, int]]
-        ]()  # (height, width) by row, for each column of images
+        # (height, width) by row, for each column of images
+        image_sizes = list[dict[int, tuple[int, int]]]()
         # images first, because a mask must have the size of the image
         for name in sorted(files_by_column, key=lambda name: self.forms[name] == MASK_FORM):
-            assert isinstance(rows.records, pa.RecordBatch)
-            column_files = {
-                row: entry
-                for row, entry in enumerate(files_by_column[name])
-                if isinstance(entry, InputFile)
-            }
-            faults = {
-                row: entry
-                for row, entry in enumerate(files_by_column[name])
-                if isinstance(entry, Fault)
-            }
-            encoded, decoded = (
-                EncodedFiles([*column_files.values()], MAX_PIXELS),
-                dict[int, Any](),
+            # with several columns of images, the image of a mask is not known
+            is_sized = len(image_sizes) == 1 and self.forms[name] == MASK_FORM
+            column = self._decode_column(
+                name, files_by_column[name], image_sizes[0] if is_sized else {}
             )
-            for number, (row, file) in enumerate(column_files.items()):
-                try:
-                    image = (
-                        # with several columns of images, the image of a mask is not known
-                        sizes[0].get(row)
-                        if len(sizes) == 1 and self.forms[name] == MASK_FORM
-                        else None
-                    )
-                    decoded[row] = self._decode(name, encoded, number, file, image)
-                except BadImage as error:
-                    faults[row] = error.fault
-                # all but DataError come from arrays that can't be cast
-                except (DataError, ValueError, OverflowError, pa.ArrowException) as error:
-                    faults[row] = Fault(
-                        "type", error.reason if isinstance(error, DataError) else str(error)
-                    )
-            for row, fault in faults.items():
+            for row, fault in column.faults.items():
                 shown_value = (
-                    column_files[row].name
-                    if row in column_files
+                    column.files[row].name
+                    if row in column.files
                     else repr(rows.records.column(name)[row].as_py())
                 )
                 message = Message(
@@ -235,27 +225,60 @@ class _FileColumns:
                 )
                 bad.setdefault(row, Fault(fault.reason, shorten(message, 280)))
             if self.forms[name] == IMAGE_FORM:
-                sizes.append(
-                    {row: (header.height, header.width) for row, header in decoded.items()}
+                image_sizes.append(
+                    {row: (header.height, header.width) for row, header in column.decoded.items()}
                 )
                 counts.update(
                     trait
-                    for row, entry in decoded.items()
-                    for trait in describe_traits(entry, column_files[row].name)
+                    for row, header in column.decoded.items()
+                    for trait in describe_traits(header, column.files[row].name)
                 )
-            positions = np.full(rows.rows, -1)
-            positions[[*decoded]] = np.arange(len(decoded))
-            index = None if len(decoded) == rows.rows else pa.array(positions, mask=positions < 0)
-            data = encoded.column(
-                [number for number, row in enumerate(column_files) if row in decoded]
-            )
-            for field, column in self.to_columns(
-                name, data, [*decoded.values()], [column_files[row].name for row in decoded]
-            ):
-                columns.append((field, column if index is None else column.take(index)))
+            columns += self._arrange_column(name, column, rows.rows)
         fields, arrays = zip(*columns, strict=True)
         values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
         return JoinedRows(replace(rows, note_counts=counts), values, bad)
+
+    def _decode_column(
+        self,
+        name: str,
+        entries: Sequence[InputFile | Fault | None],
+        image_sizes: Mapping[int, tuple[int, int]],
+    ) -> _DecodedColumn:
+        """Reads and checks the files of a column.
+
+        Args:
+            name: Name of the column.
+            entries: The file of each row, see _FilesByColumn.
+            image_sizes: (height, width) that the masks of some rows must have, by row.
+        """
+        files = {row: entry for row, entry in enumerate(entries) if isinstance(entry, InputFile)}
+        faults = {row: entry for row, entry in enumerate(entries) if isinstance(entry, Fault)}
+        encoded, decoded = EncodedFiles([*files.values()], MAX_PIXELS), dict[int, Any]()
+        for number, (row, file) in enumerate(files.items()):
+            try:
+                decoded[row] = self._decode(name, encoded, number, file, image_sizes.get(row))
+            except BadImage as error:
+                faults[row] = error.fault
+            # all but DataError come from arrays that can't be cast
+            except (DataError, ValueError, OverflowError, pa.ArrowException) as error:
+                faults[row] = Fault(
+                    "type", error.reason if isinstance(error, DataError) else str(error)
+                )
+        return _DecodedColumn(files, encoded, decoded, faults)
+
+    def _arrange_column(
+        self, name: str, column: _DecodedColumn, num_rows: int
+    ) -> Iterator[tuple[pa.Field, pa.Array]]:
+        """Yields the (field, column) of each feature, with null in rows without a good file."""
+        files, decoded = column.files, column.decoded
+        positions = np.full(num_rows, -1)
+        positions[[*decoded]] = np.arange(len(decoded))
+        index = None if len(decoded) == num_rows else pa.array(positions, mask=positions < 0)
+        data = column.encoded.column([number for number, row in enumerate(files) if row in decoded])
+        for field, values in self.to_columns(
+            name, data, [*decoded.values()], [files[row].name for row in decoded]
+        ):
+            yield field, values if index is None else values.take(index)
 
     def _decode(
         self,
