@@ -93,7 +93,7 @@ def test_flags_are_added_only_from_declarations() -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
     ]
     allowed = (
-        "src/recordmill/options/parser.py",
+        "src/recordmill/options/command_line.py",
         "src/recordmill/commands/main.py",
         "pipelines/beam_run.py",
     )

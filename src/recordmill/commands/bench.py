@@ -29,8 +29,8 @@ def run_bench(args: argparse.Namespace) -> int:
     """Measures how fast a data set delivers batches, and prints the result. Returns 0."""
     from recordmill.base.messages import render
     from recordmill.base.sizes import parse_image_size
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.reader.bench import import_framework, measure
     from recordmill.reader.dataset import open
 

@@ -50,8 +50,8 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.base.messages import render
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import build
 
     if args.dry_run:
@@ -92,8 +92,8 @@ def _preview(args: argparse.Namespace) -> int:
     """
     from recordmill.base.messages import render
     from recordmill.base.sizes import format_count, format_size
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import iter_record_lines
     from recordmill.shards.run import check_output_folder
@@ -143,7 +143,7 @@ def _explain_unknown_flags(args: argparse.Namespace) -> str:
 
 def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int:
     """Submits the build to an engine and prints its jobs. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.pipelines.build import submit
 
     submitted = submit(

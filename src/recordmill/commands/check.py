@@ -313,8 +313,8 @@ def run_check(args: argparse.Namespace) -> int:
         violation was found, but the statistics are too inaccurate to judge all rules.
     """
     from recordmill.base.messages import render
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
 
     spelling = flag_spelling(args.command)
     violations = check(args.inputs, quiet=args.quiet, **options_from_args(args))

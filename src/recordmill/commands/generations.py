@@ -27,7 +27,7 @@ In Python, recordmill.open("shards", generation=N) opens one of them.
 
 def run_log(args: argparse.Namespace) -> int:
     """Prints the generations of data sets. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.pipelines.generations import log
 
     keywords = options_from_args(args)
@@ -54,7 +54,7 @@ Nothing is copied, and the generations before it stay as long as --keep-generati
 
 def run_restore(args: argparse.Namespace) -> int:
     """Restores a generation and prints the new one. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.pipelines.generations import restore
 
     restored = restore(_only_out(args), **options_from_args(args))
@@ -77,7 +77,7 @@ OUT needs space for the new shards, and as much again for the merge.
 
 def run_compact(args: argparse.Namespace) -> int:
     """Joins the parts of a data set and prints the new generation. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.pipelines.generations import compact, log
 
     out, keywords = _only_out(args), options_from_args(args)

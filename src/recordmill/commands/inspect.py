@@ -50,8 +50,8 @@ def run_inspect(args: argparse.Namespace) -> int:
     With `--emit` it prints a schema or a program instead.
     """
     from recordmill.base.messages import render
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
@@ -70,7 +70,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _emit(args: argparse.Namespace) -> int:
     """Prints the text that `--emit` requests: a schema, a parsing specification or a program."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
@@ -229,7 +229,7 @@ examples:
 def run_head(args: argparse.Namespace) -> int:
     """Prints the first records, or the records from `--at` on. Returns 0."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.reader.dataset import open
     from recordmill.reader.display import iter_record_lines
 

@@ -124,7 +124,7 @@ def make_parser(command: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         if name == command:
-            from recordmill.options.parser import add_command
+            from recordmill.options.command_line import add_command
 
             module = import_module(f"recordmill.commands.{_SHARED_MODULES.get(name, name)}")
             add_command(commands, name, getattr(module, name.upper()), summary)

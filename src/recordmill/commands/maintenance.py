@@ -25,7 +25,7 @@ def run_verify(args: argparse.Namespace) -> int:
     """
     from recordmill.base.progress import Progress
     from recordmill.base.sizes import format_count
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.shards.verify import verify
 
     progress = Progress()
@@ -69,8 +69,8 @@ def run_doctor(args: argparse.Namespace) -> int:
         The exit code: 1 if something has to change before a job can run, else 0.
     """
     from recordmill.base.messages import render
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor
 
@@ -102,8 +102,8 @@ is shown.
 def run_status(args: argparse.Namespace) -> int:
     """Prints the state of output folders and of the runs that write to them. Returns 0."""
     from recordmill.base.messages import render
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
     # The options in the errors of jobs are those of builds and reads.
@@ -139,7 +139,7 @@ def run_clean(args: argparse.Namespace) -> int:
 
     With `--remove` it also removes these files.
     """
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
     from recordmill.shards.store_run import clean
 
     keywords = options_from_args(args)

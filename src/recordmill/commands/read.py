@@ -85,8 +85,8 @@ def run_read(args: argparse.Namespace) -> int:
     With `--dry-run` it only prints an estimate.
     """
     from recordmill.base.errors import UsageError
+    from recordmill.options.command_line import options_from_args
     from recordmill.options.flags import explain_unknown_flags, flag_spelling, render_entries
-    from recordmill.options.parser import options_from_args
 
     options = options_from_args(args)
     if args.beam_args and "runner" not in options:

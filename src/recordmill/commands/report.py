@@ -85,7 +85,7 @@ def report(
 
 def run_report(args: argparse.Namespace) -> int:
     """Writes the report and prints the path of its file. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
 
     options = options_from_args(args)
     report(args.inputs, quiet=args.quiet, **options)

@@ -116,7 +116,7 @@ def stats(
 
 def run_stats(args: argparse.Namespace) -> int:
     """Prints the statistics of the inputs. Returns 0."""
-    from recordmill.options.parser import options_from_args
+    from recordmill.options.command_line import options_from_args
 
     statistics = stats(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:

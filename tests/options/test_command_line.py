@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recordmill.options.parser import add_command, options_from_args
+from recordmill.options.command_line import add_command, options_from_args
 
 
 @pytest.fixture
