@@ -311,6 +311,10 @@ def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
     return {match[1]: TextFormat.from_text(match[2]) for match in matches if match is not None}
 
 
+def _are_whole_numbers(texts: pa.Array) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, r"^[+-]?\d+$")).as_py())
+
+
 def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
     """Yields a note for each text column that a common format can parse.
 
@@ -322,13 +326,15 @@ def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
     chunk = next(source.read(source.units[0]), None)
     if chunk is None or not isinstance(chunk.records, pa.RecordBatch):
         return
+    formats = {text: TextFormat.from_text(text) for text in _SUGGESTED_FORMATS}
     for name in names[:_MAX_NOTES]:
         values, candidates = chunk.records.column(name).drop_null(), dict[str, pa.Array]()
-        if not len(values) or pc.all(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py():
+        if not len(values):
             continue
-        for text, text_format in (
-            (text, TextFormat.from_text(text)) for text in _SUGGESTED_FORMATS
-        ):
+        # The first value is checked alone, because usually it is not a whole number.
+        if _are_whole_numbers(values[:1]) and _are_whole_numbers(values):
+            continue
+        for text, text_format in formats.items():
             # the currency format also reads plain numbers, so it is only suggested after a symbol
             is_money = not {*_SYMBOLS}.isdisjoint(values[0].as_py())
             if (is_money or text_format.kind != "currency") and not text_format.read(
