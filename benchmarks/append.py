@@ -1,12 +1,15 @@
-"""Cost of an append: one percent of the records, and many parts.
+"""Cost of an append of one percent of the records.
 
-`python benchmarks/append.py [RECORDS]` prints one JSON object per measurement.
+`python benchmarks/append.py [RECORDS]` prints a JSON object. The times are medians over three data
+sets, with five appends to each, and one without a new input.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +20,8 @@ from typing import Any
 import recordmill
 
 _DEFAULT_RECORDS = 4_000_000
+_ROUNDS = 3
+_APPENDS = 5
 
 
 def write_rows(path: Path, first: int, count: int) -> None:
@@ -27,43 +32,48 @@ def write_rows(path: Path, first: int, count: int) -> None:
             file.write(f"{i},{i % 9973 / 7:.3f},city {i % 500},note number {i * 7919 % 100003}\n")
 
 
-def measure(work: Callable[[], Any]) -> float:
-    """Returns the duration of a call in seconds."""
-    started = time.perf_counter()
+def measure(work: Callable[[], Any]) -> tuple[float, float]:
+    """Returns the (wall, processor) seconds of a call."""
+    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     work()
-    return time.perf_counter() - started
+    wall_sec, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
+    return wall_sec, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main(records: int) -> None:
-    """Builds a data set, and appends one percent of its records five times."""
+    """Builds data sets, and appends one percent of their records several times."""
+    builds, appends, idle_appends = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         added = records // 100
         write_rows(root / "all.csv", 0, records)
-        out = root / "out"
-        # The first build of a process imports Beam, and the later ones do not.
+        more = [root / f"more-{number}.csv" for number in range(_APPENDS)]
+        for number, path in enumerate(more):
+            write_rows(path, records + number * added, added)
+        # The first build of a process imports modules, and the later ones do not.
         write_rows(root / "warm.csv", 0, 10)
         recordmill.build(root / "warm.csv", root / "warm")
-        build_sec = measure(lambda: recordmill.build(root / "all.csv", out))
-        append_sec = []
-        for number in range(5):
-            path = root / f"more-{number}.csv"
-            write_rows(path, records + number * added, added)
-            append_sec.append(measure(lambda p=path: recordmill.build(p, out, append=True)))
-        median_sec = sorted(append_sec)[2]
-        nothing_sec = measure(lambda: recordmill.build(path, out, append=True))
-        print(
-            json.dumps(
-                {
-                    "records": records,
-                    "cores": os.cpu_count(),
-                    "build_sec": round(build_sec, 2),
-                    "append_of_1_percent_sec": round(median_sec, 3),
-                    "share_percent": round(100 * median_sec / build_sec, 2),
-                    "nothing_new_sec": round(nothing_sec, 3),
-                }
-            )
+        for number in range(_ROUNDS):
+            out = root / f"out-{number}"
+            builds.append(measure(lambda to=out: recordmill.build(root / "all.csv", to)))
+            appends += [
+                measure(lambda path=path, to=out: recordmill.build(path, to, append=True))
+                for path in more
+            ]
+            idle_appends.append(measure(lambda to=out: recordmill.build(more, to, append=True)))
+    report: dict[str, Any] = {"records": records, "cores": os.cpu_count()}
+    for column, unit in enumerate(("wall", "cpu")):
+        build_sec, append_sec, idle_sec = (
+            statistics.median(times[column] for times in measured)
+            for measured in (builds, appends, idle_appends)
         )
+        report[unit] = {
+            "build_sec": round(build_sec, 2),
+            "append_of_1_percent_sec": round(append_sec, 3),
+            "share_percent": round(100 * append_sec / build_sec, 2),
+            "nothing_new_sec": round(idle_sec, 3),
+        }
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":
