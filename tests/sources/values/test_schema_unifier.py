@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.schemas.arrow import to_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values import labels
 from recordmill.sources.values.labels import ClassNames
@@ -129,6 +130,28 @@ def test_feature_is_required_if_every_part_has_it() -> None:
         (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
     )
     assert unifier.empty_columns() == ()
+
+
+def test_repeated_tables_count_as_tables() -> None:
+    unifier = SchemaUnifier()
+    schema = pa.schema({"a": pa.int8(), "b": pa.string(), "c": pa.float32()})
+    for nulls in (0, 0, 1, 1):
+        unifier.add(schema, "alike", {"a": 0, "b": nulls, "c": 0})
+    assert [feature.required for feature in unifier.schema()] == [True, False, True]
+    for _ in range(2):
+        unifier.add(pa.schema({"a": pa.int16(), "b": pa.string()}), "other", {"a": 0, "b": 0})
+    unifier.add(schema, "alike", {"a": 0, "b": 0, "c": 0})
+    assert unifier.schema() == Schema(
+        (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "float32"))
+    )
+
+
+def test_repeated_table_with_other_metadata_is_read() -> None:
+    unifier = SchemaUnifier()
+    for names in (("cat",), ("cat",), ("dog",)):
+        label = to_arrow_field(Feature("a", "int64", classes=names))
+        unifier.add(pa.schema([label]), "somewhere")
+    assert unifier.schema()["a"].classes == ("cat", "dog")
 
 
 def test_empty_lists_join_with_lists() -> None:

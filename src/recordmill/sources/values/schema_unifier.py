@@ -60,6 +60,7 @@ class SchemaUnifier:
         self._typed: set[str] = set()
         self._num_tables = 0
         self._table_counts: dict[str, int] = {}
+        self._last_added: tuple[pa.Schema, Mapping[str, int] | None] | None = None
         self._label: str | None = None
         # By column of numbers, then by the class names that a table has for it (None for plain
         # numbers): the name of the first such table.
@@ -81,6 +82,10 @@ class SchemaUnifier:
                 table.
         """
         self._num_tables += 1
+        if self._is_repeated(schema, null_counts):
+            for name in schema.names:
+                self._table_counts[name] += 1
+            return
         self._label = self._label or label_in_metadata(schema)
         for field in schema:
             name, has_values = field.name, not _is_null(field.type)
@@ -109,6 +114,17 @@ class SchemaUnifier:
                 self._typed.add(name)
                 if is_number_dtype(feature.dtype):
                     self._class_sources[name].setdefault(feature.classes, source_name)
+        self._last_added = schema, null_counts
+
+    def _is_repeated(self, schema: pa.Schema, null_counts: Mapping[str, int] | None) -> bool:
+        """Returns whether the table before had the same schema and nulls.
+
+        Such a table changes only the counts. Thousands of small files are often alike.
+        """
+        if self._last_added is None:
+            return False
+        last_schema, last_null_counts = self._last_added
+        return null_counts == last_null_counts and schema.equals(last_schema, check_metadata=True)
 
     def schema(self) -> Schema:
         """Returns the unified features, and the label from the metadata of a table.
