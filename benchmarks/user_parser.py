@@ -3,8 +3,9 @@
     python benchmarks/user_parser.py [--parsers lines batches wav] [--files 24] [--rows 20000]
                                      [--rounds 3] [--no-tfds] [--folder FOLDER]
 
-The limit is a pool of processes that calls the same function and throws the records away. There are
-three parsers:
+The limit is a pool of processes that calls the same function and throws the records away. A build
+also sorts, checks and writes the records. To show how much of its time this takes, the same records
+are built from Parquet files, too. There are three parsers:
 
 * `lines` is cheap: it yields a dict for each line of 14 numbers.
 * `batches` is cheaper still: pyarrow reads the same files, and it yields RecordBatches.
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from harness import compare, machine
+from harness import compare, machine, run
 
 _RATE, _WINDOW, _HOP, _BANDS = 16_000, 400, 160, 40
 
@@ -109,6 +110,30 @@ def build(name: str, folder: str, out: str) -> Callable[[], object]:
     return lambda: recordmill.build(folder, out, parser=f"{__file__}:parse_{name}")
 
 
+def write_parquet(name: str, folder: str, out: str) -> Callable[[], object]:
+    """Writes the records of all files to Parquet files, unless these exist."""
+    import recordmill
+
+    def work() -> None:
+        if not os.path.exists(_parquet_folder(name, folder)):
+            build(name, folder, out)()
+            recordmill.read(out, _parquet_folder(name, folder), to="parquet", compression="none")
+
+    return work
+
+
+def _parquet_folder(name: str, folder: str) -> str:
+    return f"{folder}-{name}-parquet"
+
+
+def parquet(name: str, folder: str, out: str) -> Callable[[], object]:
+    """A build of Parquet files with the same records."""
+    import recordmill
+
+    shutil.rmtree(out, ignore_errors=True)
+    return lambda: recordmill.build(f"{_parquet_folder(name, folder)}/*.parquet", out)
+
+
 def tfds(name: str, folder: str, out: str) -> Callable[[], object]:
     """A build of the files by TensorFlow Datasets, from the same function."""
     import tensorflow as tf
@@ -160,7 +185,7 @@ def write_inputs(name: str, folder: Path, files: int, rows: int) -> None:
 
 def jobs_of(name: str, folder: str, out: str, *, with_tfds: bool) -> dict[str, Sequence[str]]:
     """Returns the commands for `compare`."""
-    functions = ["loop", "build"]
+    functions = ["loop", "build", "parquet"]
     if with_tfds and name != "batches":
         functions.append("tfds")
     return {
@@ -182,12 +207,15 @@ def main() -> None:
         "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
     )
     args = parser.parse_args()
+    # As in the processes of a build. With more threads, matrix products spin while they wait.
+    os.environ["OMP_NUM_THREADS"] = "1"
     print(machine())
     for name in args.parsers:
         text_or_wav = "wav" if name == "wav" else "lines"
         inputs = Path(args.folder, f"{text_or_wav}-{args.files}-{args.rows}")
         write_inputs(name, inputs, args.files, args.rows)
         out = os.path.join(args.folder, "out-parser")
+        run("user_parser:write_parquet", name, str(inputs), out)
         compare(jobs_of(name, str(inputs), out, with_tfds=not args.no_tfds), args.rounds)
 
 
