@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display, completion_notice
-from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.base.messages import Message, join_messages
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
@@ -53,7 +53,6 @@ from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.records.inference.confirm import SchemaNotConfirmed
-from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_record_error, with_remedy
@@ -672,46 +671,5 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
         memory_bytes=memory_bytes,
     )
     estimate = estimate_read(plan, read_peak_bytes(settings.threads))
-    check_memory_fits(estimate, settings.run.memory)
+    estimate.check_memory_fits(settings.run.memory)
     return estimate
-
-
-def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
-    """Raises UsageError if users of the output would need more memory than is allowed.
-
-    This concerns formats that users can only load completely.
-    """
-    if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
-        raise UsageError(
-            "{to}: the arrays take about {disk_bytes}, more than the {memory_bytes} of "
-            "{memory}; use {npy}",
-            to=option("to", estimate.to),
-            disk_bytes=format_size(estimate.disk_bytes),
-            memory_bytes=format_size(memory_bytes),
-            memory=option("memory"),
-            npy=option("to", "npy"),
-        )
-
-
-def describe_estimate(estimate: ReadEstimate) -> str:
-    """Returns the estimate as readable lines, for `render`."""
-    splits = (
-        ", ".join(f"{name} {count:,}" for name, count in estimate.records.items()) or "no records"
-    )
-    noun = "folder" if find_output(estimate.to).needs_layout else "output"
-    lines = [
-        f"{estimate.rows:,} records ({splits}) would be written to {estimate.outputs} "
-        f"{noun}{'s' if estimate.outputs != 1 else ''} of {estimate.to}"
-    ]
-    width = max((len(column.feature.name) for column in estimate.columns), default=0)
-    for column in estimate.columns:
-        shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
-        missing = "" if column.feature.required else ", may be missing"
-        lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}")
-    lines.append(
-        f"disk: about {format_size(estimate.disk_bytes)} (estimated from "
-        f"{estimate.sampled:,} records); memory: at most "
-        f"{format_size(estimate.memory_bytes)}"
-    )
-    notes = [Message("note: {note}", note=note) for note in estimate.notes]
-    return join_messages("\n", [*lines, *notes])

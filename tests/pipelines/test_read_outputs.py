@@ -16,7 +16,7 @@ from kit.files import tree
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.pipelines.read import check_memory_fits, describe_estimate, dry_run, read
+from recordmill.pipelines.read import dry_run, read
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = mixed_rows(60)
@@ -130,7 +130,7 @@ def test_dry_run_command_prints_the_estimate(
     assert sorted(tmp_path.iterdir()) == before
     assert main(["read", str(out_of_run)]) == 2
     assert "--out OUT is needed" in capsys.readouterr().err
-    assert describe_estimate(dry_run(out_of_run, limit=0)).startswith("0 records")
+    assert dry_run(out_of_run, limit=0).describe().startswith("0 records")
 
 
 def test_npz_beyond_memory_is_refused_before_the_read(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_npz_beyond_memory_is_refused_before_the_read(tmp_path: Path) -> None:
     found = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
     assert found.memory_bytes <= 256 << 20
     with pytest.raises(UsageError, match='more than the 100 B of memory=; use to="npy"'):
-        check_memory_fits(found, 100)
+        found.check_memory_fits(100)
 
 
 ROWS_OF_OPTIONS = mixed_rows(400)

@@ -128,7 +128,7 @@ def run_read(args: argparse.Namespace) -> int:
 def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from recordmill.base.messages import render
     from recordmill.options.flags import flag_spelling, render_entries
-    from recordmill.pipelines.read import describe_estimate, dry_run
+    from recordmill.pipelines.read import dry_run
 
     estimate = dry_run(args.inputs, **options)
     spelling = flag_spelling(args.command)
@@ -136,7 +136,7 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
         report = render_entries(estimate.to_json(), spelling, "notes")
         print(json.dumps(report, indent=1, ensure_ascii=False))
     else:
-        print(render(describe_estimate(estimate), spelling))
+        print(render(estimate.describe(), spelling))
     return 0
 
 

@@ -15,10 +15,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message, join_messages
+from recordmill.base.option_names import option
+from recordmill.base.sizes import format_size
 from recordmill.exporting.plan import ReadPlan, ReadTask
 from recordmill.exporting.records import iter_plan_reads, salvage_reads
 from recordmill.records.columns.numpy_arrays import numpy_dtype
-from recordmill.records.writers.outputs import WriterSettings
+from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.feature import Feature
 from recordmill.shards.cutting import resolve
 from recordmill.shards.loading.decode import Salvaged
@@ -100,6 +104,47 @@ class ReadEstimate:
             "sampled_rows": self.sampled,
             "notes": list(self.notes),
         }
+
+    def check_memory_fits(self, memory_bytes: int) -> None:
+        """Raises UsageError if users of the output would need more memory than is allowed.
+
+        This concerns formats that users can only load completely.
+        """
+        if find_output(self.to).must_fit_memory and self.disk_bytes > memory_bytes:
+            raise UsageError(
+                "{to}: the arrays take about {disk_bytes}, more than the {memory_bytes} of "
+                "{memory}; use {npy}",
+                to=option("to", self.to),
+                disk_bytes=format_size(self.disk_bytes),
+                memory_bytes=format_size(memory_bytes),
+                memory=option("memory"),
+                npy=option("to", "npy"),
+            )
+
+    def describe(self) -> str:
+        """Returns the estimate as readable lines, for `render`."""
+        splits = (
+            ", ".join(f"{name} {count:,}" for name, count in self.records.items()) or "no records"
+        )
+        noun = "folder" if find_output(self.to).needs_layout else "output"
+        lines = [
+            f"{self.rows:,} records ({splits}) would be written to {self.outputs} "
+            f"{noun}{'s' if self.outputs != 1 else ''} of {self.to}"
+        ]
+        width = max((len(column.feature.name) for column in self.columns), default=0)
+        for column in self.columns:
+            shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
+            missing = "" if column.feature.required else ", may be missing"
+            lines.append(
+                f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}"
+            )
+        lines.append(
+            f"disk: about {format_size(self.disk_bytes)} (estimated from "
+            f"{self.sampled:,} records); memory: at most "
+            f"{format_size(self.memory_bytes)}"
+        )
+        notes = [Message("note: {note}", note=note) for note in self.notes]
+        return join_messages("\n", [*lines, *notes])
 
 
 def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
