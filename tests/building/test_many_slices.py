@@ -11,7 +11,6 @@ import pytest
 MEMORY = 128 << 20
 SCRIPT = """
 import ctypes, shutil, sys
-import apache_beam
 import pyarrow as pa
 import recordmill
 

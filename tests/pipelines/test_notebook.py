@@ -23,7 +23,7 @@ CELLS = [
     "ds = recordmill.open('set')\nds",
     "ds[0:3]",
     "files = recordmill.open('set/data-*/*.tfrecord')\nfiles",
-    "recordmill.build({'x': [4]}, 'set', overwrite=True)\nprint(len(recordmill.open('set')), os.listdir('temporary'))",
+    "recordmill.build({'x': [4]}, 'set', overwrite=True, runner='FnApiRunner')\nprint(len(recordmill.open('set')), os.listdir('temporary'))",
     "print([name for name in sys.modules if name.startswith('apache_beam.runners.interactive.')])",
 ]
 

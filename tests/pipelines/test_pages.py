@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # page: (the packages that it uses, how often a block or an example begins in it at least)
 PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "reading": (["tensorflow", "duckdb", "pandas"], {"```console": 9, "\n>>> ": 21}),
-    "statistics": (["apache_beam"], {"```console": 1, "\n>>> ": 5}),
-    "training": (["keras", "tensorflow", "apache_beam"], {"\n>>> ": 16}),
-    "growing": (["apache_beam"], {"\n>>> ": 15}),
-    "checks": (["apache_beam"], {"```console": 2}),
-    "report": (["apache_beam"], {}),
+    "statistics": ([], {"```console": 1, "\n>>> ": 5}),
+    "training": (["keras", "tensorflow"], {"\n>>> ": 16}),
+    "growing": ([], {"\n>>> ": 15}),
+    "checks": ([], {"```console": 2}),
+    "report": ([], {}),
     "coming-from": (["tensorflow_transform", "tensorflow_datasets"], {"```python": 14}),
     "transform": (["tensorflow_transform", "keras"], {"```python": 5}),
 }
