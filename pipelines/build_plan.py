@@ -1,4 +1,4 @@
-"""The plan of a build: its source, the order of the records, and the shards."""
+"""The plan of a build: source, order of the records, and shards."""
 
 from __future__ import annotations
 

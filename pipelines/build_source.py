@@ -145,7 +145,7 @@ def _plan_data_in_memory(
 def _plan_files(
     listing: Listing, settings: BuildOptions, common: PlanOptions, known_inputs: KnownInputs | None
 ) -> Source:
-    """Plans files of the kind that the user has named, or that their content has."""
+    """Plans files of the kind that the user has named, or that was detected."""
     name, reason = settings.values[BuildInputs].kind, ""
     if name is None:
         kinds = applicable_kinds("build", settings.values.kind_options)

@@ -273,7 +273,7 @@ def _collect_notes(plan: BuildPlan, outcome: BuildOutcome) -> list[str]:
 
 
 def _add_part(base: Manifest, new: Manifest) -> Manifest:
-    """Returns the manifest of an append: that of the new records, with the parts of the data set.
+    """Returns the manifest of an append: the old and the new parts.
 
     Args:
         base: The manifest of the data set.

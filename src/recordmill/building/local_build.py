@@ -1,4 +1,4 @@
-"""A build on the threads of this process, from a plan to a committed data set.
+"""A build on the threads of this process, from plan to commit.
 
 A compaction sorts and writes its records with the same functions. The stages for engines are in
 `transforms.build_stages`.

@@ -451,7 +451,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 def _list_first_files(
     files: FileTable, samples: Sequence[Mapping[str, int]], endings: Sequence[str]
 ) -> tuple[FileTable, list[Reject]]:
-    """Lists the file of each sample that its record begins with: its first image, or first file.
+    """Lists the first image of each sample, or its first file if no sample has images.
 
     Args:
         files: All files.
