@@ -70,6 +70,18 @@ struct Permutation {
   }
 };
 
+// Returns the last range that begins at `number` or before it. `edges` are not empty, and the first range does so. The
+// search has no branches, because the processor can't predict them.
+RM_INLINE int64_t find_range(IntSpan edges, int64_t number) {
+  int64_t range = 0;
+  for (int64_t rest = edges.size; rest > 1;) {
+    const int64_t half = rest / 2;
+    range = edges[range + half] <= number ? range + half : range;
+    rest -= half;
+  }
+  return range;
+}
+
 }  // namespace
 
 int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> key_ids,
@@ -88,6 +100,15 @@ int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span
 int64_t rm_mix_words(Span<const uint64_t> words, Span<uint64_t> out) {
   if (out.size != words.size) return BOUNDS;
   for (int64_t i = 0; i < words.size; i++) out[i] = mixed(words[i]);
+  return 0;
+}
+
+int64_t rm_find_ranges(IntSpan numbers, IntSpan edges, Span<int64_t> range_ids) {
+  if (range_ids.size != numbers.size || (numbers.size && edges.size < 2)) return BOUNDS;
+  for (int64_t i = 0; i < numbers.size; i++) {
+    if (numbers[i] < edges[0] || numbers[i] >= edges[edges.size - 1]) return BOUNDS;
+    range_ids[i] = find_range(edges, numbers[i]);
+  }
   return 0;
 }
 

@@ -114,6 +114,11 @@ int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span
 //   out [n]: receives the mixed words.
 int64_t rm_mix_words(Span<const uint64_t> words, Span<uint64_t> out);
 
+// Finds the range that contains each number.
+//   edges [ranges + 1]: range r is [edges[r], edges[r + 1]).
+//   range_ids [n]: receives the ranges.
+int64_t rm_find_ranges(IntSpan numbers, IntSpan edges, Span<int64_t> range_ids);
+
 // Permutes numbers inside ranges. Each range has a pseudorandom permutation of its own.
 //   edges [ranges + 1]: range r is [edges[r], edges[r + 1]).
 //   range_ids [n]: the range that each number is in.

@@ -477,6 +477,11 @@ def hash_spans(
     hashes: npt.NDArray[np.uint64] | None,
 ) -> int: ...
 def mix_words(words: npt.NDArray[np.uint64] | None, out: npt.NDArray[np.uint64] | None) -> int: ...
+def find_ranges(
+    numbers: npt.NDArray[np.int64] | None,
+    edges: npt.NDArray[np.int64] | None,
+    range_ids: npt.NDArray[np.int64] | None,
+) -> int: ...
 def permute(
     numbers: npt.NDArray[np.int64] | None,
     range_ids: npt.NDArray[np.int64] | None,

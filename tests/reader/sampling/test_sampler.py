@@ -20,6 +20,7 @@ from recordmill.reader.sampling.sampler import (
     EpochLayout,
     FileExtent,
     Sampler,
+    find_ranges,
     permute_indices,
     permute_ranges,
 )
@@ -63,6 +64,17 @@ def test_ranges_are_permuted_within_their_edges() -> None:
     found = permute_ranges(np.arange(300), edges, 9)
     for begin, end in pairwise(edges):
         assert sorted(found[begin:end].tolist()) == list(range(begin, end))
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2).map(sorted), st.data())
+def test_ranges_of_numbers_are_those_of_searchsorted(edges: list[int], data: st.DataObject) -> None:
+    begin, end = edges[0], edges[-1]
+    numbers = data.draw(st.lists(st.integers(begin, end - 1))) if begin < end else []
+    found = find_ranges(np.array(numbers, np.int64), np.array(edges))
+    assert found.tolist() == (np.searchsorted(edges, numbers, "right") - 1).tolist()
+    for outside in (begin - 1, end):
+        with pytest.raises(IndexError):
+            find_ranges(np.array([*numbers, outside]), np.array(edges))
 
 
 @settings(max_examples=80)

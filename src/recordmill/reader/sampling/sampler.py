@@ -119,10 +119,23 @@ def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
         For each index, the number that it has after the permutation of its range.
     """
     indices, edges = np.ascontiguousarray(indices, np.int64), np.ascontiguousarray(edges, np.int64)
-    ranges = np.searchsorted(edges, indices, "right") - 1
     out = np.empty_like(indices)
-    native.permute(indices, ranges, edges, key, out)
+    native.permute(indices, find_ranges(indices, edges), edges, key, out)
     return out
+
+
+def find_ranges(numbers: Int64s, edges: Int64s) -> Int64s:
+    """Returns the index of the range that contains each number.
+
+    If the numbers are in random order, `np.searchsorted` takes six times as long.
+
+    Args:
+        numbers: Numbers in [edges[0], edges[-1]).
+        edges: Range i is [edges[i], edges[i + 1]).
+    """
+    range_ids = np.empty_like(numbers)
+    native.find_ranges(numbers, edges, range_ids)
+    return range_ids
 
 
 @dataclass(frozen=True)
@@ -234,7 +247,7 @@ class Sampler:
         pieces = self._piece_order(epoch, key)
         # A window consists of complete pieces, so a permutation inside of it mixes their records.
         permuted_positions = permute_ranges(positions, pieces.window_edges, key)
-        piece_indices = np.searchsorted(pieces.position_edges, permuted_positions, "right") - 1
+        piece_indices = find_ranges(permuted_positions, pieces.position_edges)
         return (
             pieces.record_starts[piece_indices]
             + permuted_positions
