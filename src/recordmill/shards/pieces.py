@@ -384,7 +384,7 @@ def start_read(file: ShardFile, piece: Piece) -> FrameRead:
         return functools.partial(return_frames, FileFrames.empty(origin, (piece.damage,)))
     if file.info is not None or file.codec.is_plain:
         check_range(file, piece.start, piece.stop, piece.first_record)
-    if not file.codec.is_plain:
+    if not (file.codec.is_plain and is_remote(file.path)):
         return _PieceRead(file, piece)
     with explain_missing(file.path):
         return _PieceRead(file, piece, start_range_read(file.path, piece.start, piece.stop))
@@ -397,16 +397,17 @@ class _PieceRead:
     Attributes:
         file: The file.
         piece: A piece with an end and a known first record.
-        read: Returns the bytes of the piece. None decompresses members.
+        requested: Waits for the bytes of the piece and returns them, if they were requested from a
+            store.
     """
 
     file: ShardFile
     piece: Piece
-    read: Callable[[], Bytes] | None = None
+    requested: Callable[[], Bytes] | None = None
 
     def __call__(self) -> FileFrames:
         """Reads and checks the frames."""
-        return _read_piece(self.file, self.piece, self.read)
+        return _read_piece(self.file, self.piece, self.requested)
 
     def fill(self, target: Bytes) -> bool:
         """Reads the bytes of the piece into an array.
@@ -416,38 +417,31 @@ class _PieceRead:
         """
         path, start = self.file.path, self.piece.start
         with explain_missing(path):
-            if self.read is None:
+            if self.requested is not None:
+                data = self.requested()
+            elif self.file.codec.is_plain:
+                return len(read_range(path, start, target=target)) == len(target)
+            else:
                 try:
                     data = inflate_members(self.file, start, start + len(target))
                 except DataError:
                     return False
-            elif is_remote(path):
-                data = self.read()
-            else:
-                return len(read_range(path, start, target=target)) == len(target)
         target[: len(data)] = data
         return len(data) == len(target)
 
 
-def _read_piece(
-    file: ShardFile, piece: Piece, read: Callable[[], Bytes] | None = None
-) -> FileFrames:
-    """Reads and checks the frames of a piece.
-
-    Args:
-        file: The file.
-        piece: A piece with an end and a known first record.
-        read: Returns the bytes of the piece. None decompresses members.
-    """
+def _read_piece(file: ShardFile, piece: Piece, requested: Callable[[], Bytes] | None) -> FileFrames:
+    """Reads and checks the frames of a piece, see `_PieceRead`."""
     assert piece.stop is not None
     assert piece.first_record is not None
     unreadable: list[Unreadable] = []
     with explain_missing(file.path):
-        data = (
-            inflate_members(file, piece.start, piece.stop, unreadable=unreadable)
-            if read is None
-            else read()
-        )
+        if requested is not None:
+            data = requested()
+        elif file.codec.is_plain:
+            data = read_range(file.path, piece.start, piece.stop)
+        else:
+            data = inflate_members(file, piece.start, piece.stop, unreadable=unreadable)
     file.check_unchanged()
     frames = scan_piece(
         data,
