@@ -54,7 +54,9 @@ def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number:
 
 @pytest.mark.sweep
 def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: Path) -> None:
-    recordmill.build("in", "undisturbed", parser="my.py:parse_slowly", name="n", threads=2)
+    begin = time.monotonic()
+    start_build(folder, "undisturbed", "my.py:parse_slowly", PARSER_SLEEP="0.4").communicate()
+    build_sec = time.monotonic() - begin
     random = np.random.default_rng(1)
     kills, round_number = 0, 0
     while kills < 50:
@@ -63,9 +65,8 @@ def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: P
         (folder / "log").unlink(missing_ok=True)
         while True:
             process = start_build(folder, out.name, "my.py:parse_slowly", PARSER_SLEEP="0.4")
-            # the second half of the range is after the parsing, while shards are written
             try:
-                process.communicate(timeout=float(random.uniform(1.5, 8)))
+                process.communicate(timeout=build_sec * float(random.uniform(0.2, 1.1)))
                 break
             except subprocess.TimeoutExpired:
                 process.kill()
