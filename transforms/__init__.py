@@ -4,7 +4,7 @@ Only this room and `pipelines` use Beam.
 
 `WriteShards`, `ReadShards` and `BatchDicts` are for users' own pipelines. Importing one of them
 imports apache_beam. `build_stages` contains the stages of `recordmill build`, and `read_shards`
-those of `recordmill read`.
+the stages of `recordmill read`.
 """
 
 from __future__ import annotations

@@ -338,7 +338,12 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
 
 
 def view_table(data: Bytes, path: str, dtype: np.dtype[np.void]) -> Index:
-    """Returns the entries of an index or a member table as a view of the bytes of its file.
+    """Returns the entries of an index or a member table, as a view of `data`.
+
+    Args:
+        data: uint8 [bytes]. The complete file.
+        path: Its path, for messages.
+        dtype: The type of an entry.
 
     Raises:
         DataError: The file is not such a table, see `map_table`.

@@ -114,10 +114,10 @@ class JoinedShards:
 
 
 def join_shards(files: Sequence[TFRecordFile]) -> JoinedShards | None:
-    """Joins files if they are many uncompressed shards on a disk. Reads nothing.
+    """Joins at least MIN_SHARDS uncompressed shards on a disk. Reads nothing.
 
     Returns:
-        None for other files, and if the process can't map so many files.
+        None for fewer or other files, and if the process can't map this number of files.
     """
     if len(files) < MIN_SHARDS:
         return None

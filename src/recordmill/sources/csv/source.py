@@ -401,7 +401,7 @@ def _names_in_options(common: PlanOptions) -> set[str]:
 
 @dataclass(frozen=True)
 class _FoundHeads:
-    """The heads of all files, and what was detected in them.
+    """The heads of all files, and the results of their detection.
 
     Attributes:
         heads: The head of each file, without the reasons for the detection, which saves memory.

@@ -451,7 +451,9 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 def _list_first_files(
     files: FileTable, samples: Sequence[Mapping[str, int]], endings: Sequence[str]
 ) -> tuple[FileTable, list[Reject]]:
-    """Lists the first image of each sample, or its first file if no sample has images.
+    """Lists the first image of each sample.
+
+    If no sample has images, the first file of each sample is listed.
 
     Args:
         files: All files.
