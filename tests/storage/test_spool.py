@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.child_processes import read_ids
 from kit.files import framed
 from kit.runs import limit_descriptors, run_python
 
@@ -135,21 +136,6 @@ def test_each_file_is_inflated_once_for_all_epochs_and_views(
     assert ds[79]["id"] == 79
     assert sorted(seen) == sorted(set(seen))
     assert len(seen) == 4
-
-
-def read_ids(ds: Dataset, out: Any) -> None:
-    inflate = InflatedFile._inflate_into
-    count = [0]
-
-    def counted(self: InflatedFile, lane: Lane) -> Any:
-        count[0] += 1
-        return inflate(self, lane)
-
-    InflatedFile._inflate_into = counted  # type: ignore[method-assign]
-    try:
-        out.send((ds.take([79, 0, 41])["id"].to_pylist(), count[0]))
-    finally:
-        InflatedFile._inflate_into = inflate  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -2,18 +2,18 @@
 within the limit.
 """
 
-import fcntl
 import multiprocessing
 import pickle
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kit.child_processes import cached_blocks, fill_cache, read_all_ways, read_pickled
 from kit.data_sets import mixed_rows, write_data_set
 from kit.fault_proxy import Proxy, fault_proxy
 from kit.store_server import Store, of_s3, settings
@@ -58,17 +58,6 @@ def forget() -> None:
     files._OBJECT_STORAGE._blocks = BlockCache()
 
 
-def all_ways(dataset: recordmill.Dataset) -> list[Any]:
-    """What each way to read gives."""
-    found: list[Any] = [
-        sorted(
-            np.concatenate([batch["id"] for batch in dataset.batches(50, shuffle=mode)]).tolist()
-        )
-        for mode in (False, "window", "global")
-    ]
-    return [*found, dataset.take([3, 500, 7]).column("id").to_pylist(), str(dataset[ROWS - 1])]
-
-
 @pytest.mark.parametrize("name", ["plain", "packed"])
 def test_second_epoch_makes_no_request(
     store: Store, proxy: Proxy, tmp_path: Path, name: str
@@ -76,10 +65,10 @@ def test_second_epoch_makes_no_request(
     dataset = recordmill.open(
         f"{store.root}/{name}", cache=tmp_path / "cache", cache_bytes="100MiB"
     )
-    expected = all_ways(dataset)
+    expected = read_all_ways(dataset)
     forget()
     proxy.begin()
-    assert all_ways(dataset) == expected
+    assert read_all_ways(dataset) == expected
     assert proxy.requests == []
     again = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache")
     assert [
@@ -87,46 +76,41 @@ def test_second_epoch_makes_no_request(
     ] == []  # only what there is is asked for
     forget()
     proxy.begin()
-    assert all_ways(again) == expected
+    assert read_all_ways(again) == expected
     assert proxy.requests == []
     near = recordmill.open(
         str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3))
     )
-    assert all_ways(near)[:3] == expected[:3]
+    assert read_all_ways(near)[:3] == expected[:3]
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
 def test_partial_index_of_a_store_is_enough(
     store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    expected = all_ways(recordmill.open(f"{store.root}/{name}"))
+    expected = read_all_ways(recordmill.open(f"{store.root}/{name}"))
     monkeypatch.setattr(MAPPED_FILES, "max_slots", 0)
     monkeypatch.setattr(tfrecord_file, "_FAR_INDEX_BYTES", 0)
-    assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
+    assert read_all_ways(recordmill.open(f"{store.root}/{name}")) == expected
 
 
 def test_unpickled_data_set_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path / "cache")
-    expected = all_ways(dataset)
+    expected = read_all_ways(dataset)
     text = pickle.dumps(dataset)
     proxy.begin()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert (
-            pool.apply(_read, (text, objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES))
-            == expected
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        result = pool.submit(
+            read_pickled, text, objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES
         )
+        assert result.result() == expected
     assert proxy.requests == []
-
-
-def _read(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
-    objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES = block_bytes, part_bytes
-    return all_ways(pickle.loads(text))
 
 
 def test_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
-    expected = all_ways(dataset)
-    kept = blocks(tmp_path)
+    expected = read_all_ways(dataset)
+    kept = cached_blocks(tmp_path)
     damages: list[Callable[[bytes], bytes]] = [
         lambda data: data[:-1],
         lambda data: b"",
@@ -139,23 +123,19 @@ def test_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Pa
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     forget()
     proxy.begin()
-    assert all_ways(dataset) == expected
+    assert read_all_ways(dataset) == expected
     assert len(proxy.requests) == 4
-    assert blocks(tmp_path) == kept
+    assert cached_blocks(tmp_path) == kept
     assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
-def blocks(folder: Path) -> list[Path]:
-    return sorted((folder / block_cache.CACHE_FOLDER_NAME).glob("??/*"))
 
 
 def test_cache_stays_within_cache_bytes(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path, cache_bytes=60_000)
-    expected = all_ways(recordmill.open(f"{store.root}/packed"))
+    expected = read_all_ways(recordmill.open(f"{store.root}/packed"))
     for _ in range(2):
         forget()
-        assert all_ways(dataset) == expected
-        assert 0 < sum(path.stat().st_size for path in blocks(tmp_path)) <= 60_000
+        assert read_all_ways(dataset) == expected
+        assert 0 < sum(path.stat().st_size for path in cached_blocks(tmp_path)) <= 60_000
     forget()
     proxy.begin()
     list(dataset.batches(50, shuffle=False))
@@ -164,19 +144,21 @@ def test_cache_stays_within_cache_bytes(store: Store, proxy: Proxy, tmp_path: Pa
 
 def test_cache_limit_is_shared_by_processes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_fill, args=(str(tmp_path), number)) for number in range(3)]
+    children = [
+        context.Process(target=fill_cache, args=(str(tmp_path), number)) for number in range(3)
+    ]
     for child in children:
         child.start()
     for child in children:
         child.join()
         assert child.exitcode == 0
-    assert 50_000 < sum(path.stat().st_size for path in blocks(tmp_path)) <= 100_000
+    assert 50_000 < sum(path.stat().st_size for path in cached_blocks(tmp_path)) <= 100_000
     found = [
         DiskCache(str(tmp_path), 100_000).get((number, at), 1000)
         for number in range(3)
         for at in range(100)
     ]
-    assert sum(block is not None for block in found) == len(blocks(tmp_path))
+    assert sum(block is not None for block in found) == len(cached_blocks(tmp_path))
 
 
 @pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1"])
@@ -198,7 +180,7 @@ def test_full_disk_of_the_cache_is_reported_once_and_reads_continue(
             if "nothing more is kept" in record.getMessage()
         }
         assert said == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
-        kept = {path: path.read_bytes() for path in blocks(folder / "cache")}
+        kept = {path: path.read_bytes() for path in cached_blocks(folder / "cache")}
         assert all(data.startswith(b"RMBLOCK2") for data in kept.values())
         assert bool(kept) == (room == "size=64k")
     assert caplog.text.count("nothing more is kept") == 1
@@ -216,27 +198,6 @@ def small_disk(folder: Path, room: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
-
-
-def _fill(folder: str, number: int) -> None:
-    cache = DiskCache(folder, 100_000)
-    for at in range(100):
-        cache.put((number, at), np.full(1000, at, np.uint8))
-        found = cache.get((number, at), 1000)
-        assert found is None or (found == at).all()  # another process may have needed the room
-        with open(
-            Path(folder, block_cache.CACHE_FOLDER_NAME, "used")
-        ) as counted:  # at one moment: who counts waits meanwhile
-            fcntl.flock(counted, fcntl.LOCK_EX)
-            assert sum(map(size_of, blocks(Path(folder)))) <= 100_000
-
-
-def size_of(block: Path) -> int:
-    """0 of one that its process has given its name, or another one removed, just now."""
-    try:
-        return block.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def test_forked_child_reads_only_cached_blocks(store: Store, proxy: Proxy, tmp_path: Path) -> None:
