@@ -190,10 +190,10 @@ def small_objects(folder: Path, store: Store, count: int) -> None:
 
 def many(keys: int) -> None:
     """Measures the listing of very many keys."""
-    from kit.store_server import of_s3, settings
+    from kit.store_server import s3_settings, use_settings
 
     for count in (keys // 10, keys):
-        with many_keys(count) as url, settings(**of_s3(url)):
+        with many_keys(count) as url, use_settings(**s3_settings(url)):
             jobs = {
                 f"list {count:,} keys, one after the other": ("storage:stream", "s3://bucket/in")
             }

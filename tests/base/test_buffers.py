@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kit.runs import at_once
+from kit.runs import run_in_threads
 
 from recordmill.base import buffers as at
 from recordmill.base.buffers import allocate_reusable, drop_reusable
@@ -72,5 +72,5 @@ def test_threads_never_share_a_buffer() -> None:
             mine[::4096] = mark
             wrong.extend([mark] * int((mine[::4096] != mark).any()))
 
-    at_once(use, *range(1, 9))
+    run_in_threads(use, *range(1, 9))
     assert not wrong

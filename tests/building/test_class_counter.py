@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.files import framed, shard_bytes, write_rows
-from kit.image_samples import encoded
+from kit.files import shard_bytes, tfrecord_bytes, write_rows
+from kit.image_samples import encode_image
 from kit.runs import build_in_each_way
-from kit.wire_writer import BYTES, INT64, feature_list, field, written
+from kit.wire_writer import BYTES, INT64, feature_list, field, serialize_row
 from kit.worker_steps import Steps
 
 import recordmill
@@ -58,7 +58,7 @@ def texts(folder: Path) -> None:
 
 
 def images(folder: Path) -> None:
-    data = encoded("PNG")
+    data = encode_image("PNG")
     for number, label in zip(*list(rows().values())[:2], strict=True):
         (folder / str(label)).mkdir(exist_ok=True)
         (folder / str(label) / f"{number}.png").write_bytes(data)
@@ -141,7 +141,7 @@ def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> Non
     out = tmp_path / "many"
     manifest = Steps.begin(
         tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY
-    ).all()
+    ).run_all()
     assert shard_bytes(out) == shard_bytes(one.out)
     assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
     assert manifest.fingerprint == one.manifest.fingerprint
@@ -285,7 +285,7 @@ def test_split_groups_of_tfrecords_equal_those_of_a_table(
         "id": list(range(300)),
     }
     records = [
-        written(
+        serialize_row(
             {"word": (BYTES, [word.encode()]), "number": (INT64, [number]), "id": (INT64, [at])}
         )
         + (
@@ -295,7 +295,7 @@ def test_split_groups_of_tfrecords_equal_those_of_a_table(
         )
         for word, number, at in zip(*rows.values(), strict=True)
     ]
-    (tmp_path / "a.tfrecord").write_bytes(framed(records))
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord_bytes(records))
     ids = []
     for source, out in ((tmp_path / "a.tfrecord", "a"), (pa.table(rows), "b")):
         recordmill.build(source, tmp_path / out, splits="train=0.8,test=0.2", split_by=by)

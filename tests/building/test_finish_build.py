@@ -172,13 +172,13 @@ def test_expectations_are_checked_before_workers_commit(tmp_path: Path) -> None:
         [str(tmp_path / "in")], str(tmp_path / "out"), tmp_path / "own", expect=RULES, **options
     )
     with pytest.raises(ExpectationError, match="2 expectations are not met"):
-        steps.all()
+        steps.run_all()
     assert list_generations(tmp_path / "out") == []
     fine = {"features": {"fare": {"present": 0.5}}}
     steps = Steps.begin(
         [str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options
     )
-    assert sum(steps.all().records.values()) == 300
+    assert sum(steps.run_all().records.values()) == 300
 
 
 def test_expectations_are_checked_before_a_shard_is_put_into_a_store(

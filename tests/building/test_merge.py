@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.sorted_runs import ONE, Record, dealt, payloads_of, write_runs
+from kit.sorted_runs import ONE_BUCKET, Record, deal_records, payloads_of, write_runs
 
 from recordmill.base.progress import Progress, RunCancelled
 from recordmill.building.merge import limit_fan_in, max_fan_in, max_window_entries, merge
@@ -38,7 +38,7 @@ def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[SortedRun]:
         run
         for part in parts
         if part
-        for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)
+        for run in write_runs(folder, list(part), len(part), 1 << 26, ONE_BUCKET)
     ]
 
 
@@ -105,7 +105,7 @@ def test_merge_rounds_and_reads_stay_under_their_formula(
     parts: int,
     memory_bytes: int,
 ) -> None:
-    slices = slices_of(runs_of(tmp_path, dealt(count, parts, keys)))
+    slices = slices_of(runs_of(tmp_path, deal_records(count, parts, keys)))
     frames_read: list[int] = []
     entries_read: list[int] = []
     read_frames, entries = RunSlice.read_frames, RunSlice.entries
@@ -139,14 +139,14 @@ def test_merge_rounds_and_reads_stay_under_their_formula(
 
 
 def test_merge_of_many_slices_that_fit_in_memory_is_one_round(tmp_path: Path) -> None:
-    slices = slices_of(runs_of(tmp_path, dealt(4000, 200, "hashed", size=900)))
+    slices = slices_of(runs_of(tmp_path, deal_records(4000, 200, "hashed", size=900)))
     assert len(slices) == 200
     assert sum(piece.frames_bytes for piece in slices) > 1 << 20
     assert len(list(merge(slices, 2 << 20))) == 1
 
 
 def test_cancelled_run_stops_while_slices_are_merged(tmp_path: Path) -> None:
-    slices = slices_of(runs_of(tmp_path, dealt(500, 50, "hashed")))
+    slices = slices_of(runs_of(tmp_path, deal_records(500, 50, "hashed")))
     progress = Progress()
     progress.cancel()
     before = set(tmp_path.iterdir())

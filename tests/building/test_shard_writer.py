@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.files import flip
-from kit.sorted_runs import ONE, Record, dealt, payloads_of, write_runs_with_histogram
+from kit.sorted_runs import ONE_BUCKET, Record, deal_records, payloads_of, write_runs_with_histogram
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
@@ -35,7 +35,7 @@ def test_shards_of_one_frequent_key_read_each_frame_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, total = write_runs_with_histogram(
-        tmp_path, [*itertools.chain(*dealt(5000, 10, "one"))], 500, 1, ONE
+        tmp_path, [*itertools.chain(*deal_records(5000, 10, "one"))], 500, 1, ONE_BUCKET
     )
     assert len(runs) == 10
     read: list[int] = []
@@ -259,7 +259,7 @@ def test_removed_or_aborted_shard_never_gets_its_name(tmp_path: Path) -> None:
 def test_empty_shards_of_a_range_are_files_without_records(tmp_path: Path) -> None:
     # The only record is longer than the shards, so the second and the third one are empty.
     folder = _data_folder(tmp_path)
-    runs, total = write_runs_with_histogram(folder, [(0, 7, 0, 0, bytes(100))], 1, 1, ONE)
+    runs, total = write_runs_with_histogram(folder, [(0, 7, 0, 0, bytes(100))], 1, 1, ONE_BUCKET)
     boundaries = compute_boundaries(total, ShardOptions(50), ["train"])
     ((shards, slices),) = iter_shard_slices(runs, boundaries, 9, 1 << 20)
     names = [ShardName("train", index, len(shards)) for index in range(len(shards))]

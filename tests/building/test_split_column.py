@@ -101,7 +101,7 @@ def test_labels_file_of_images_may_hold_the_split_column(tmp_path: Path) -> None
 
     (tmp_path / "in").mkdir()
     for name in "abc":
-        (tmp_path / "in" / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
+        (tmp_path / "in" / f"{name}.png").write_bytes(image_samples.encode_image("PNG"))
     (tmp_path / "labels.csv").write_text(
         "file,label,split\na.png,x,train\nb.png,y,train\nc.png,x,test\n"
     )

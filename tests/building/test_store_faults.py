@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
-from kit.store_server import Store, of_s3, settings
+from kit.store_server import Store, s3_settings, use_settings
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import run_both
@@ -26,7 +26,7 @@ COPIES = {"manifest.json", "schema.pbtxt"}
 
 @pytest.fixture
 def proxy(store: Store) -> Iterator[Proxy]:
-    with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
+    with fault_proxy(store.endpoint) as between, use_settings(**s3_settings(between.url)):
         yield between
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.runs import run_command
 from PIL import Image
 
@@ -141,7 +141,7 @@ def test_equal_images_in_two_splits_are_found(tmp_path: Path) -> None:
         folder = tmp_path / "in" / ("train" if number < 20 else "test") / "cat"
         folder.mkdir(parents=True, exist_ok=True)
         pixels = random.integers(0, 255, (40, 50, 3), np.uint8)
-        (folder / f"{number}.png").write_bytes(encoded("PNG", Image.fromarray(pixels)))
+        (folder / f"{number}.png").write_bytes(encode_image("PNG", Image.fromarray(pixels)))
     recordmill.build(tmp_path / "in", tmp_path / "clean")
     assert recordmill.check(tmp_path / "clean") == []
     copy = (tmp_path / "in" / "train" / "cat" / "3.png").read_bytes()
@@ -176,7 +176,7 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
         with Image.open(path) as photo:
             half = photo.convert("RGB").resize((photo.width // 2, photo.height // 2))
         (tmp_path / "in" / "test" / "x" / f"copy{number}.jpg").write_bytes(
-            encoded("JPEG", half, quality=70)
+            encode_image("JPEG", half, quality=70)
         )
     recordmill.build(tmp_path / "in", tmp_path / "leaky")
     (found,) = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kit.data_sets import write_data_set
 from kit.files import flip
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 from kit.runs import run_command
 
 from recordmill.__main__ import main
@@ -53,7 +53,7 @@ def test_head_shortens_images_and_long_values(
             Feature("xs", "float32", (100,), True),
         )
     )
-    png = encoded("PNG", picture(size=(30, 20)))
+    png = encode_image("PNG", picture(size=(30, 20)))
     rows = {"image": [png], "text": ["a\n" * 500], "xs": [[0.1] * 100]}
     _, text, _ = run_command(
         capsys, "head", write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)

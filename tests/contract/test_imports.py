@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from kit.files import framed
+from kit.files import tfrecord_bytes
 from kit.runs import run_python
 from rooms import (
     FOLDERS,
@@ -114,7 +114,7 @@ def test_classes_of_options_load_nothing_heavy() -> None:
 @pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run", "build --out OUT"])
 def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     (tmp_path / "one.tfrecord").write_bytes(
-        framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"])
+        tfrecord_bytes([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"])
     )
     words = ["recordmill", *command.split(), str(tmp_path / "one.tfrecord")]
     words = [str(tmp_path / "out") if word == "OUT" else word for word in words]

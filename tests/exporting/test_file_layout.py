@@ -6,7 +6,15 @@ import pyarrow as pa
 import pytest
 from kit.data_sets import write_data_set
 from kit.files import tree
-from kit.image_sets import JPEG, PNG, check, made, metadata, table, write_images
+from kit.image_sets import (
+    JPEG,
+    PNG,
+    check_image_files,
+    metadata,
+    table,
+    write_image_set,
+    write_images,
+)
 
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build import build
@@ -17,8 +25,8 @@ from recordmill.schemas.feature import Feature, Schema
 
 def test_source_with_few_values_is_not_used_for_names(tmp_path: Path) -> None:
     names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
-    result = read(made(tmp_path, names), tmp_path / "to", to="files")
-    assert check(result, table(names))[0] == "00000000.jpg"
+    result = read(write_image_set(tmp_path, names), tmp_path / "to", to="files")
+    assert check_image_files(result, table(names))[0] == "00000000.jpg"
     assert any('name_feature="source"' in note for note in result.notes)
 
 

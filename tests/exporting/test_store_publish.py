@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
 from kit.files import flip, tree
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 
 import recordmill
@@ -145,7 +145,7 @@ def test_files_and_rejects_in_a_store_equal_the_local_ones(
     for at in range(6):
         path = photos / ("cat", "dog ü")[at % 2] / f"p{at}#%+.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded("JPEG", quality=60 + at))
+        path.write_bytes(encode_image("JPEG", quality=60 + at))
     built = recordmill.build(str(photos), tmp_path / "set", shuffle=False)
     recordmill.read(built.out, tmp_path / "near", to="files")
     recordmill.read(built.out, out, to="files")

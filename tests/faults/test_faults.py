@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.files import damaged, tree
+from kit.files import damaged_copies, tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -129,7 +129,7 @@ def test_build_over_damaged_files_commits_or_keeps_every_old_byte(case: Path, pa
     (folder,) = (path.name for path in (case / "template").glob("data-*"))
     name, whole = path.relative_to(case / "template"), path.read_bytes()
     built, step = 0, 1 if CASES is WHOLE else PARTS[part]
-    for data in damaged(whole, step, 3 * step):
+    for data in damaged_copies(whole, step, 3 * step):
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(case / "template", out)
         (out / name).write_bytes(data)

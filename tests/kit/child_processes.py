@@ -20,10 +20,10 @@ from recordmill.storage.stores import downloads, objects
 from recordmill.storage.stores.cache import CACHE_FOLDER_NAME, DiskCache
 
 SCHEMA = Schema((Feature("a", "int64"), Feature("b", "float32", (None,)), Feature("c", "string")))
-ONE = Schema((Feature("x", "int64", required=True),))
+X_SCHEMA = Schema((Feature("x", "int64", required=True),))
 
 
-def digest(seed: int) -> str:
+def encoded_digest(seed: int) -> str:
     """Of a batch that the seed gives, encoded and scanned."""
     random = np.random.default_rng(seed)
     splits = np.arange(0, 5001, 5)
@@ -40,11 +40,11 @@ def digest(seed: int) -> str:
     return hashlib.sha256(frames.data).hexdigest()
 
 
-def start(out: str) -> None:
+def start_run(out: str) -> None:
     """Starts a run that writes ONE, and ends without a commit."""
     from recordmill.transforms import write_shards
 
-    write_shards.start_run(write_shards.WriteShards(out, ONE))
+    write_shards.start_run(write_shards.WriteShards(out, X_SCHEMA))
 
 
 def read_all_ways(dataset: Dataset) -> list[Any]:

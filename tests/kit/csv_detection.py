@@ -11,7 +11,7 @@ from recordmill.sources.csv.sniff_header import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 
-def told(path: Path, **options: Any) -> CsvHead:
+def detect_head(path: Path, **options: Any) -> CsvHead:
     """The head, after the header was agreed upon."""
     head = read_head(input_files(path)[0], CsvOptions(**options))
     agree_on_header([head.first_row] if head.first_row is not None else [])

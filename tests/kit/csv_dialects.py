@@ -24,7 +24,7 @@ PLACES = (
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedFile:
     """A file whose truth is known. rows: without the header. quote: None where no field may hold a
     mark.
     """
@@ -98,24 +98,24 @@ QUOTES = (
 )
 
 
-def made_files(seed: int = 7) -> Iterator[Made]:
+def generated_files(seed: int = 7) -> Iterator[GeneratedFile]:
     """All combinations, a table of 3 to 40 rows each."""
     draw = random.Random(seed)
     for kinds in TABLES:
         for delimiter in DELIMITERS:
             for quote, quoting in QUOTES:
                 for header in (True, False):
-                    yield _made(draw, kinds, delimiter, quote, quoting, header)
+                    yield _make_file(draw, kinds, delimiter, quote, quoting, header)
 
 
-def _made(
+def _make_file(
     draw: random.Random,
     kinds: tuple[str, ...],
     delimiter: str,
     quote: str,
     quoting: int,
     header: bool,
-) -> Made:
+) -> GeneratedFile:
     rows = tuple(
         tuple(KINDS[kind](draw) for kind in kinds) for _ in range(draw.choice((3, 8, 20, 40)))
     )
@@ -139,7 +139,7 @@ def _made(
         mark in value for row in rows for value in row for mark in (delimiter, quote, "\n")
     )
     about = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if header else 'no header'}"
-    return Made(
+    return GeneratedFile(
         out.getvalue(), delimiter, quote, names, rows, about, needed or quoting != csv.QUOTE_MINIMAL
     )
 

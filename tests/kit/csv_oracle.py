@@ -99,22 +99,22 @@ def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) ->
             if blank_rows:
                 line, counted = line + physical_lines(data[counted:at]), at
                 yield Row(at, line, (b"",), (False,))
-            at = _behind(data, at)
+            at = _next_line_start(data, at)
         elif options.comment is not None and data[at] == ord(options.comment):
-            at = _behind(data, _line_end(data, at))
+            at = _next_line_start(data, _line_end(data, at))
         else:
             line, counted = (
                 line + physical_lines(data[counted:at]),
                 at,
             )  # a row starts behind a whole CRLF
-            end, fields, quoted, stray = _one_row(data, at, options, delimiter)
+            end, fields, quoted, stray = _read_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_line_bytes:
                 yield Row(at, line, None)
-                at = _behind(data, _line_end(data, at))
+                at = _next_line_start(data, _line_end(data, at))
             else:
                 bad = stray and not options.lenient_quotes
                 yield Row(at, line, None, stray=True) if bad else Row(at, line, fields, quoted)
-                at = _behind(data, end)
+                at = _next_line_start(data, end)
 
 
 def physical_lines(data: bytes) -> int:
@@ -130,12 +130,12 @@ def _line_end(data: bytes, at: int) -> int:
     return at
 
 
-def _behind(data: bytes, at: int) -> int:
+def _next_line_start(data: bytes, at: int) -> int:
     """Where the line behind the CR, LF or CRLF at `at` starts."""
     return at + 2 if data[at : at + 2] == b"\r\n" else at + 1
 
 
-def _one_row(
+def _read_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
     """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether

@@ -181,7 +181,7 @@ def _members(
     return b"".join(packed), members
 
 
-def windows(shuffle: object, window_bytes: int) -> dict[str, int]:
+def window_options(shuffle: object, window_bytes: int) -> dict[str, int]:
     """The option of a way to shuffle, where it has windows: elsewhere it is refused."""
     return {"window_bytes": window_bytes} if shuffle in (True, "window") else {}
 

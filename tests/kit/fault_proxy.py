@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
-from kit.web_files import served
+from kit.web_files import serve_requests
 
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
 CUT = "answer cut"
-KILL, KILL_BEHIND = (
+KILL, KILL_AFTER = (
     "killed before",
     "killed behind",
 )  # who asks is killed, before the store hears of it or behind it
@@ -32,8 +32,8 @@ class Proxy:
     at: int | range = -1
     lock: threading.Lock = field(default_factory=threading.Lock)
     kill: Callable[[], None] = lambda: None
-    under_way: int = 0
-    most: int = 0
+    in_progress: int = 0
+    max_concurrent: int = 0
     delay_sec: float = 0.0
 
     def begin(
@@ -41,27 +41,27 @@ class Proxy:
     ) -> None:
         with self.lock:
             self.requests.clear()
-            self.fault, self.at, self.kill, self.most = fault, at, kill, 0
+            self.fault, self.at, self.kill, self.max_concurrent = fault, at, kill, 0
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def count_request(self) -> Iterator[None]:
         with self.lock:
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
+            self.in_progress += 1
+            self.max_concurrent = max(self.max_concurrent, self.in_progress)
         try:
             time.sleep(self.delay_sec)
             yield
         finally:
             with self.lock:
-                self.under_way -= 1
+                self.in_progress -= 1
 
-    def note(self, said: str) -> str:
+    def record_request(self, said: str) -> str:
         with self.lock:
             self.requests.append(said)
             number = len(self.requests) - 1
             if isinstance(self.at, range):
                 return self.fault if number in self.at else ""
-            if self.fault in (DEAD, KILL, KILL_BEHIND) and number > self.at >= 0:
+            if self.fault in (DEAD, KILL, KILL_AFTER) and number > self.at >= 0:
                 return DEAD
             return self.fault if number == self.at else ""
 
@@ -81,17 +81,17 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            fault = proxy.note(f"{self.command} {self.path}")
+            fault = proxy.record_request(f"{self.command} {self.path}")
             if fault == KILL:
                 proxy.kill()
             if fault in (DEAD, KILL):
                 self.close_connection = True
                 return
-            with proxy.counted():
+            with proxy.count_request():
                 answer = (503, [], b"") if fault == FAIL else self._hand_on(body)
-            if fault == KILL_BEHIND:
+            if fault == KILL_AFTER:
                 proxy.kill()
-            if fault in (DROP, KILL_BEHIND):
+            if fault in (DROP, KILL_AFTER):
                 self.close_connection = True
                 return
             self._answer(*answer, cut=fault == CUT)
@@ -128,6 +128,6 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
-    with served(Handler) as port:
+    with serve_requests(Handler) as port:
         proxy.url = f"http://127.0.0.1:{port}"
         yield proxy

@@ -62,7 +62,7 @@ def flip(path: str | Path, at: int) -> None:
     Path(path).write_bytes(data)
 
 
-def damaged(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
+def damaged_copies(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
     """Every so many bytes with one bit changed (another one each time), then with all of them; then
     each cut.
     """
@@ -72,7 +72,7 @@ def damaged(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator
     yield from (data[:size] for size in range(0, len(data), cut_step or step))
 
 
-def framed(payloads: Iterable[bytes]) -> bytes:
+def tfrecord_bytes(payloads: Iterable[bytes]) -> bytes:
     """A TFRecord file of these payloads."""
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
@@ -109,7 +109,7 @@ def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
 
 def write_tfrecord(path: Path, *records: bytes) -> Path:
     """Writes a TFRecord file of these records. Returns its path."""
-    path.write_bytes(framed(records))
+    path.write_bytes(tfrecord_bytes(records))
     return path
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
-from kit.web_files import served
+from kit.web_files import serve_requests
 
 
 @dataclass
@@ -81,6 +81,6 @@ def flink_server() -> Iterator[FlinkServer]:
             self.send_response(202)
             self.end_headers()
 
-    with served(Handler) as port:
+    with serve_requests(Handler) as port:
         told.url = f"http://127.0.0.1:{port}"
         yield told

@@ -13,7 +13,7 @@ from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.listing import list_inputs
 
 PNG, JPEG, GIF = (
-    image_samples.encoded(name, image_samples.picture().quantize(8) if name == "GIF" else None)
+    image_samples.encode_image(name, image_samples.picture().quantize(8) if name == "GIF" else None)
     for name in ("PNG", "JPEG", "GIF")
 )
 

@@ -25,7 +25,7 @@ def picture(mode: str = "RGB", size: tuple[int, int] = SIZE, seed: int = 0) -> I
     return noise.convert(mode)
 
 
-def encoded(name: str, image: Image.Image | None = None, **options: Any) -> bytes:
+def encode_image(name: str, image: Image.Image | None = None, **options: Any) -> bytes:
     """The image in Pillow's format of that name."""
     into = io.BytesIO()
     (image or picture()).save(into, name, **options)
@@ -39,66 +39,81 @@ def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
     frames = [picture(seed=seed) for seed in range(1, 3)]
     flat = [frame.quantize(16) for frame in frames]
     made = {
-        "jpeg": (encoded("JPEG"), ("JPEG", 3, 8, "rgb", False)),
-        "jpeg-progressive": (encoded("JPEG", progressive=True), ("JPEG", 3, 8, "rgb", False)),
-        "jpeg-restarts": (encoded("JPEG", restart_marker_blocks=1), ("JPEG", 3, 8, "rgb", False)),
-        "jpeg-gray": (encoded("JPEG", picture("L")), ("JPEG", 1, 8, "gray", False)),
-        "jpeg-cmyk": (encoded("JPEG", picture("CMYK")), ("JPEG", 4, 8, "cmyk", False)),
-        "jpeg-exif": (encoded("JPEG", exif=_exif_with_thumbnail()), ("JPEG", 3, 8, "rgb", False)),
-        "png": (encoded("PNG"), ("PNG", 3, 8, "rgb", False)),
-        "png-gray": (encoded("PNG", picture("L")), ("PNG", 1, 8, "gray", False)),
-        "png-1bit": (encoded("PNG", picture("1")), ("PNG", 1, 1, "gray", False)),
-        "png-16bit": (encoded("PNG", picture("I;16")), ("PNG", 1, 16, "gray", False)),
-        "png-palette": (encoded("PNG", picture().quantize(256)), ("PNG", 3, 8, "palette", False)),
+        "jpeg": (encode_image("JPEG"), ("JPEG", 3, 8, "rgb", False)),
+        "jpeg-progressive": (encode_image("JPEG", progressive=True), ("JPEG", 3, 8, "rgb", False)),
+        "jpeg-restarts": (
+            encode_image("JPEG", restart_marker_blocks=1),
+            ("JPEG", 3, 8, "rgb", False),
+        ),
+        "jpeg-gray": (encode_image("JPEG", picture("L")), ("JPEG", 1, 8, "gray", False)),
+        "jpeg-cmyk": (encode_image("JPEG", picture("CMYK")), ("JPEG", 4, 8, "cmyk", False)),
+        "jpeg-exif": (
+            encode_image("JPEG", exif=_exif_with_thumbnail()),
+            ("JPEG", 3, 8, "rgb", False),
+        ),
+        "png": (encode_image("PNG"), ("PNG", 3, 8, "rgb", False)),
+        "png-gray": (encode_image("PNG", picture("L")), ("PNG", 1, 8, "gray", False)),
+        "png-1bit": (encode_image("PNG", picture("1")), ("PNG", 1, 1, "gray", False)),
+        "png-16bit": (encode_image("PNG", picture("I;16")), ("PNG", 1, 16, "gray", False)),
+        "png-palette": (
+            encode_image("PNG", picture().quantize(256)),
+            ("PNG", 3, 8, "palette", False),
+        ),
         "png-palette-alpha": (
-            encoded("PNG", picture().quantize(256), transparency=0),
+            encode_image("PNG", picture().quantize(256), transparency=0),
             ("PNG", 4, 8, "palette", False),
         ),
-        "png-alpha": (encoded("PNG", picture("RGBA")), ("PNG", 4, 8, "rgba", False)),
-        "png-gray-alpha": (encoded("PNG", picture("LA")), ("PNG", 2, 8, "gray+alpha", False)),
-        "apng": (encoded("PNG", save_all=True, append_images=frames), ("PNG", 3, 8, "rgb", True)),
-        "gif": (encoded("GIF", picture().quantize(32)), ("GIF", 3, 8, "palette", False)),
+        "png-alpha": (encode_image("PNG", picture("RGBA")), ("PNG", 4, 8, "rgba", False)),
+        "png-gray-alpha": (encode_image("PNG", picture("LA")), ("PNG", 2, 8, "gray+alpha", False)),
+        "apng": (
+            encode_image("PNG", save_all=True, append_images=frames),
+            ("PNG", 3, 8, "rgb", True),
+        ),
+        "gif": (encode_image("GIF", picture().quantize(32)), ("GIF", 3, 8, "palette", False)),
         "gif-animated": (
-            encoded("GIF", picture().quantize(16), save_all=True, append_images=flat),
+            encode_image("GIF", picture().quantize(16), save_all=True, append_images=flat),
             ("GIF", 3, 8, "palette", True),
         ),
-        "bmp": (encoded("BMP"), ("BMP", 3, 8, "rgb", False)),
-        "bmp-palette": (encoded("BMP", picture().quantize(16)), ("BMP", 3, 8, "palette", False)),
-        "bmp-1bit": (encoded("BMP", picture("1")), ("BMP", 3, 8, "palette", False)),
-        "webp": (encoded("WEBP"), ("WebP", 3, 8, "rgb", False)),
-        "webp-lossless": (encoded("WEBP", lossless=True), ("WebP", 3, 8, "rgb", False)),
-        "webp-alpha": (encoded("WEBP", picture("RGBA")), ("WebP", 4, 8, "rgba", False)),
+        "bmp": (encode_image("BMP"), ("BMP", 3, 8, "rgb", False)),
+        "bmp-palette": (
+            encode_image("BMP", picture().quantize(16)),
+            ("BMP", 3, 8, "palette", False),
+        ),
+        "bmp-1bit": (encode_image("BMP", picture("1")), ("BMP", 3, 8, "palette", False)),
+        "webp": (encode_image("WEBP"), ("WebP", 3, 8, "rgb", False)),
+        "webp-lossless": (encode_image("WEBP", lossless=True), ("WebP", 3, 8, "rgb", False)),
+        "webp-alpha": (encode_image("WEBP", picture("RGBA")), ("WebP", 4, 8, "rgba", False)),
         "webp-animated": (
-            encoded("WEBP", save_all=True, append_images=frames),
+            encode_image("WEBP", save_all=True, append_images=frames),
             ("WebP", 3, 8, "rgb", True),
         ),
-        "tiff": (encoded("TIFF"), ("TIFF", 3, 8, "rgb", False)),
-        "tiff-lzw": (encoded("TIFF", compression="tiff_lzw"), ("TIFF", 3, 8, "rgb", False)),
-        "tiff-16bit": (encoded("TIFF", picture("I;16")), ("TIFF", 1, 16, "gray", False)),
-        "tiff-cmyk": (encoded("TIFF", picture("CMYK")), ("TIFF", 4, 8, "cmyk", False)),
+        "tiff": (encode_image("TIFF"), ("TIFF", 3, 8, "rgb", False)),
+        "tiff-lzw": (encode_image("TIFF", compression="tiff_lzw"), ("TIFF", 3, 8, "rgb", False)),
+        "tiff-16bit": (encode_image("TIFF", picture("I;16")), ("TIFF", 1, 16, "gray", False)),
+        "tiff-cmyk": (encode_image("TIFF", picture("CMYK")), ("TIFF", 4, 8, "cmyk", False)),
         "tiff-palette": (
-            encoded("TIFF", picture().quantize(256)),
+            encode_image("TIFF", picture().quantize(256)),
             ("TIFF", 3, 8, "palette", False),
         ),
-        "tiff-alpha": (encoded("TIFF", picture("RGBA")), ("TIFF", 4, 8, "rgba", False)),
+        "tiff-alpha": (encode_image("TIFF", picture("RGBA")), ("TIFF", 4, 8, "rgba", False)),
         "tiff-pages": (
-            encoded("TIFF", save_all=True, append_images=frames),
+            encode_image("TIFF", save_all=True, append_images=frames),
             ("TIFF", 3, 8, "rgb", True),
         ),
-        "tiff-big": (encoded("TIFF", big_tiff=True), ("TIFF", 3, 8, "rgb", False)),
+        "tiff-big": (encode_image("TIFF", big_tiff=True), ("TIFF", 3, 8, "rgb", False)),
     }
     return dict(made)
 
 
 def _exif_with_thumbnail() -> bytes:
     """An APP1 segment with a whole JPEG inside: its EOI must not be taken for the image's."""
-    return b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encoded("JPEG", picture(size=(8, 8)))
+    return b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode_image("JPEG", picture(size=(8, 8)))
 
 
 def noise_image(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
     """Returns noise of (width, height) pixels, encoded in Pillow's format `name`."""
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    return encoded(name, Image.fromarray(noise).convert(mode))
+    return encode_image(name, Image.fromarray(noise).convert(mode))
 
 
 def pixels_of(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:

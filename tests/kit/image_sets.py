@@ -39,7 +39,7 @@ def table(
     return table_of(columns, schema)
 
 
-def made(
+def write_image_set(
     folder: Path,
     names: list[str | None],
     values: list[bytes | None] | None = None,
@@ -55,7 +55,7 @@ def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
     ]
 
 
-def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
+def check_image_files(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
     """A line per record in order, a file of its own for each that has one, and no other. Gives the
     names.
     """

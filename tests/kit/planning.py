@@ -43,4 +43,4 @@ def content(kind: str, number: int, folder: Path) -> bytes:
         pq.write_table(pa.table({"a": [number]}), folder / "made")
         return (folder / "made").read_bytes()
     texts = {"csv": f"a,b\n{number},2\n", "jsonl": f'{{"a": {number}}}\n', "images": ""}
-    return texts.get(kind, f"text {number}\n").encode() or image_samples.encoded("PNG")
+    return texts.get(kind, f"text {number}\n").encode() or image_samples.encode_image("PNG")

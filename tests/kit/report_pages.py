@@ -48,7 +48,7 @@ class Page(HTMLParser):
         if data.strip() and self._open[-1] != "style":
             self.texts.append(data.strip())
 
-    def after(self, words: str, count: int = 1) -> list[str]:
+    def texts_after(self, words: str, count: int = 1) -> list[str]:
         at = self.texts.index(words)
         return self.texts[at + 1 : at + 1 + count]
 
@@ -61,7 +61,7 @@ def page_of(html: str) -> Page:
     return page
 
 
-def one_column(folder: Path, dtype: str, x: Sequence[Any]) -> recordmill.Dataset:
+def open_column(folder: Path, dtype: str, x: Sequence[Any]) -> recordmill.Dataset:
     return recordmill.open(
         write_data_set(folder / "set", {"train": {"x": x}}, Schema((Feature("x", dtype),)))
     )

@@ -45,7 +45,7 @@ def limit_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
-def at_once(work: Callable[..., object], *given: object) -> None:
+def run_in_threads(work: Callable[..., object], *given: object) -> None:
     """Calls `work` with each of these in a thread of its own, and waits for all."""
     threads = [threading.Thread(target=work, args=(each,)) for each in given]
     for thread in threads:

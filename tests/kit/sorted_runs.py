@@ -52,10 +52,10 @@ def payloads_of(data: np.ndarray) -> list[bytes]:
     return [frames.payload(at).tobytes() for at in range(len(frames))]
 
 
-ONE = KeyBuckets(1, 1, 2**64)
+ONE_BUCKET = KeyBuckets(1, 1, 2**64)
 
 
-def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
+def deal_records(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
     """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all
     the same.
     """

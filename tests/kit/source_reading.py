@@ -70,12 +70,12 @@ def check_chunk(chunk: Chunk, source: Any) -> None:
         assert len(reject.message) < 500  # a remedy names columns whole
 
 
-def same(one: Any, other: Any) -> bool:
+def are_equal(one: Any, other: Any) -> bool:
     """Whether two values are equal, where NaN equals NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return (math.isnan(one) and math.isnan(other)) or one == other
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(are_equal, one, other))
     return bool(one == other)
 
 

@@ -90,31 +90,31 @@ def free_port() -> int:
 
 
 @contextmanager
-def settings(**given: str) -> Iterator[None]:
+def use_settings(**given: str) -> Iterator[None]:
     """The process's settings of stores are these, and no others, meanwhile; connections made before
     are forgotten.
     """
-    before = _own_settings()
+    before = _store_settings()
     for name in before:
         del os.environ[name]
     os.environ.update({name: value for name, value in given.items() if value})
-    _forget()
+    _reset_connections()
     try:
         yield
     finally:
-        for name in _own_settings():
+        for name in _store_settings():
             del os.environ[name]
         os.environ.update(before)
-        _forget()
+        _reset_connections()
 
 
-def _own_settings() -> dict[str, str]:
+def _store_settings() -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))
     }
 
 
-def of_s3(endpoint: str, **others: str) -> dict[str, str]:
+def s3_settings(endpoint: str, **others: str) -> dict[str, str]:
     """The settings of that S3 server, or others."""
     given = {
         "ACCESS_KEY_ID": KEY,
@@ -131,7 +131,7 @@ def of_s3(endpoint: str, **others: str) -> dict[str, str]:
     return {f"AWS_{name}": value for name, value in given.items()}
 
 
-def _forget() -> None:
+def _reset_connections() -> None:
     client._connections.clear()
     REQUEST_LIMIT.set_max(DEFAULT_MAX_REQUESTS)
     files._OBJECT_STORAGE.__init__()  # type: ignore[misc]
@@ -160,7 +160,7 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[Store]:
     (users / "users.json").write_text(json.dumps({"accessAccounts": {STRANGER: stranger}}))
     command = [program, "--port", f"{host}:{port}", "--iam-dir", str(users), "posix", str(folder)]
     endpoint = f"http://{host}:{port}"
-    with _running(command, port, folder / "log", keys, host), settings(**of_s3(endpoint)):
+    with _running(command, port, folder / "log", keys, host), use_settings(**s3_settings(endpoint)):
         yield Store(
             f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True})
         )
@@ -186,7 +186,7 @@ def azure_server(folder: Path) -> Iterator[Store]:
         _running(
             [*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder / "log", {}
         ),
-        settings(
+        use_settings(
             AZURE_ALLOW_HTTP="true",
             **{f"AZURE_STORAGE_{name}": value for name, value in given.items()},
         ),

@@ -51,7 +51,7 @@ MODES = [False, "window", "global"]
 PACKED: dict[str, Any] = {"collate": {"tokens": Packed(24), "weight": Packed(30, value=-1)}}
 
 
-def unpacked(batch: dict[str, Any]) -> dict[int, list[int]]:
+def unpack_batch(batch: dict[str, Any]) -> dict[int, list[int]]:
     """The lists of a packed batch by record."""
     found = {}
     for at in range(len(batch["tokens"])):

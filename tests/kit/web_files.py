@@ -28,7 +28,7 @@ class WebFiles:
     faults: dict[int, str] = field(default_factory=dict)
     slow: threading.Event = field(default_factory=threading.Event)
 
-    def note(self, said: str) -> str | None:
+    def record_request(self, said: str) -> str | None:
         self.requests.append(said)
         return self.faults.get(len(self.requests) - 1)
 
@@ -50,7 +50,7 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
         def _answer(self, body: bool) -> None:
             path = folder / unquote(self.path.lstrip("/"))
             asked = _RANGE.fullmatch(self.headers.get("Range", ""))
-            fault = files.note(
+            fault = files.record_request(
                 f"{self.command} {self.path} {self.headers.get('Range', '')}".strip()
             )
             if fault == SLOW:
@@ -75,13 +75,13 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
                 self.wfile.write(data[: len(data) // 2] if fault == CUT else data)
             self.close_connection = fault == CUT
 
-    with served(Handler) as port:
+    with serve_requests(Handler) as port:
         files.url = f"http://127.0.0.1:{port}"
         yield files
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+def serve_requests(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """Answers requests on loopback by the handler, which logs nothing, in threads; gives the
     port.
     """

@@ -60,7 +60,7 @@ def example(entries: Sequence[tuple[str, bytes]]) -> bytes:
     return field(1, b"".join(entry(key, value) for key, value in entries))
 
 
-def written(row: Mapping[str, tuple[int, Sequence[Any]] | None]) -> bytes:
+def serialize_row(row: Mapping[str, tuple[int, Sequence[Any]] | None]) -> bytes:
     """An Example of name to (kind, values), None for a Feature without a kind."""
     return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])
 
@@ -235,7 +235,7 @@ class Scribe:
                 out += self.field(2, self.features(steps=True))
         return out
 
-    def mutated(self, data: bytes) -> bytes:
+    def mutate(self, data: bytes) -> bytes:
         """A few bytes changed, cut out, doubled or put in."""
         out = bytearray(data)
         for _ in range(self.random.randint(1, 3)):

@@ -73,21 +73,21 @@ class Steps:
         return self.plan.job_folder
 
     @property
-    def loaded(self) -> BuildPlan:
+    def loaded_plan(self) -> BuildPlan:
         return self.plan.load()
 
     def ingest(self, group: int) -> tuple[SharedIngestResult, Histogram]:
         return ingest_unit_group(self.plan, group, self.progress)
 
-    def survey(self) -> ShardPlan:
+    def ingest_all(self) -> ShardPlan:
         """All groups, read and surveyed."""
-        done = [self.ingest(group) for group in range(len(self.loaded.unit_groups))]
+        done = [self.ingest(group) for group in range(len(self.loaded_plan.unit_groups))]
         total = done[0][1]
         for _, histogram in done[1:]:
             total = total + histogram
         return plan_shards(self.plan, [account for account, _ in done], total)
 
-    def merged(self, found: ShardPlan) -> ShardPlan:
+    def merge_runs(self, found: ShardPlan) -> ShardPlan:
         merges = plan_merges(found.layout.load()) if found.num_merges else ()
         return use_merged_runs(
             self.job_folder,
@@ -95,13 +95,13 @@ class Steps:
             [merge_sorted_runs(self.plan, found, merge, self.progress) for merge in merges],
         )
 
-    def make(self, found: ShardPlan) -> list[ShardAttempt]:
+    def write_shards(self, found: ShardPlan) -> list[ShardAttempt]:
         return [
             write_shard_attempt(self.plan, found, number, self.progress)
             for number in range(found.num_shards)
         ]
 
-    def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
+    def rename_shards(self, made: list[ShardAttempt]) -> list[FinalShard]:
         gaps = [(one.shard.split_id, one.shard.index) for one in made if not one.shard.info.records]
         return [
             placed
@@ -112,10 +112,10 @@ class Steps:
     def finish(self, found: ShardPlan, placed: list[FinalShard]) -> Manifest:
         return commit_shared_build(self.plan, found, placed)
 
-    def all(self, between: Callable[[ShardPlan], None] = lambda found: None) -> Manifest:
-        found = self.merged(self.survey())
+    def run_all(self, between: Callable[[ShardPlan], None] = lambda found: None) -> Manifest:
+        found = self.merge_runs(self.ingest_all())
         between(found)
-        return self.finish(found, self.put(self.make(found)))
+        return self.finish(found, self.rename_shards(self.write_shards(found)))
 
 
 OPTIONS: dict[str, Any] = {
@@ -126,13 +126,13 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def begin(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
+def begin_steps(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
     """With a group for each of the files, as they would be if they were large."""
     planned = {"kind": "csv", **OPTIONS, **options}
     return Steps.begin(source, out, tmp_path / "private", **planned)
 
 
-def of_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
+def build_on_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
     return recordmill.build(source, tmp_path / "one", kind="csv", **{**OPTIONS, **options})
 
 

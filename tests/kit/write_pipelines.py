@@ -9,7 +9,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from kit.child_processes import ONE
+from kit.child_processes import X_SCHEMA
 from recordmill.transforms import BatchDicts, WriteShards
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
@@ -25,6 +25,6 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
         pipeline
         | beam.Create([{"x": i} for i in range(50)])
         | BatchDicts(10)
-        | WriteShards(str(out), ONE)
+        | WriteShards(str(out), X_SCHEMA)
     )
     pipeline.run().wait_until_finish()

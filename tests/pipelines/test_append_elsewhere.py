@@ -68,7 +68,7 @@ def test_append_by_workers_equals_that_of_one_machine(
 ) -> None:
     out = str(tmp_path / "many")
     recordmill.build(inputs[:2], out, **OPTIONS)
-    manifest = Steps.begin(inputs, out, tmp_path / "private", **OPTIONS).all()
+    manifest = Steps.begin(inputs, out, tmp_path / "private", **OPTIONS).run_all()
     check_same(out, manifest, appended)
 
 
@@ -84,7 +84,7 @@ def test_append_in_a_store_equals_the_local_append(
     out = f"{out}/{workers}"  # both cases share a folder of the store
     recordmill.build(inputs[:2], out, **OPTIONS)
     if workers:
-        manifest = Steps.begin(inputs, out, tmp_path / "private", **OPTIONS).all()
+        manifest = Steps.begin(inputs, out, tmp_path / "private", **OPTIONS).run_all()
     else:
         manifest = recordmill.build(inputs, out, **OPTIONS).manifest
     check_same(out, manifest, appended)
@@ -117,7 +117,7 @@ def test_transform_of_a_data_set_in_a_store_is_applied(
     for target in (str(near), out):
         recordmill.build(inputs[:2], target, transform=steps, **options)
         recordmill.build(inputs[2:3], target, **options)
-    manifest = Steps.begin(inputs[3:], out, tmp_path / "private", **options).all()
+    manifest = Steps.begin(inputs[3:], out, tmp_path / "private", **options).run_all()
     last = recordmill.build(inputs[3:], near, **options)
     assert part_files(out, manifest) == part_files(str(near), last.manifest)
     assert not [

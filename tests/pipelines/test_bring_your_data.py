@@ -34,7 +34,7 @@ COCO = {
 
 def lay_out(folder: Path) -> None:
     """All layouts of the page, in one folder of each row's own."""
-    png = image_samples.encoded("PNG")
+    png = image_samples.encode_image("PNG")
     for name in (
         "photos/cat/a",
         "photos/dog/b",
@@ -107,8 +107,8 @@ def test_command_of_a_row_builds_its_layout(
     lay_out(tmp_path)
     if "train,val" in what:
         for split in ("train", "val"):
-            write_file(f"photos/{split}/cat/{split}.png", image_samples.encoded("PNG"))
-            write_file(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
+            write_file(f"photos/{split}/cat/{split}.png", image_samples.encode_image("PNG"))
+            write_file(f"photos/{split}/dog/{split}.png", image_samples.encode_image("PNG"))
         for name in ("photos/cat/a.png", "photos/dog/b.png"):
             Path(name).unlink()
     if "--label-regex" in ROWS[what]:

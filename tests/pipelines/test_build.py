@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.files import shard_bytes
-from kit.runs import at_once, build_in_each_way, run_python, use_key_bits
+from kit.runs import build_in_each_way, run_in_threads, run_python, use_key_bits
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -257,7 +257,7 @@ def test_of_two_concurrent_builds_one_commits_and_the_other_fails(tmp_path: Path
         except recordmill.RecordmillError as error:
             outcomes.append(str(error))
 
-    at_once(work, 1, 2)
+    run_in_threads(work, 1, 2)
     assert sorted(outcome.split(":")[-1].strip() == "committed" for outcome in outcomes) == [
         False,
         True,

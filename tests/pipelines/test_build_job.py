@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kit.fault_proxy import fault_proxy
 from kit.files import files_in
-from kit.store_server import Store, of_s3, settings
+from kit.store_server import Store, s3_settings, use_settings
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 
@@ -97,10 +97,10 @@ def test_worker_processes_write_to_a_store(
         assert not [name for name in find_files(str(out)) if name.startswith("_run-")]
         assert recordmill.verify(out) == []
         assert far.rejected == 1
-    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+    with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.delay_sec = 0.01
         recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
-        assert proxy.most <= 2  # the driver and a worker, one each
+        assert proxy.max_concurrent <= 2  # the driver and a worker, one each
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records was rejected"):

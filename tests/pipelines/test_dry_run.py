@@ -30,7 +30,7 @@ def text(folder: Path) -> None:
 def images(folder: Path) -> None:
     for split, name in (("train", "a"), ("train", "b"), ("test", "c")):
         (folder / split).mkdir(exist_ok=True)
-        (folder / split / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
+        (folder / split / f"{name}.png").write_bytes(image_samples.encode_image("PNG"))
 
 
 def parquet(folder: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit.files import damaged, framed
+from kit.files import damaged_copies, tfrecord_bytes
 from kit.runs import rejects_of
 from kit.wire_writer import INT64, entry, feature, feature_list, field
 
@@ -80,7 +80,7 @@ def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
     for i in range(ROWS):
         steps = feature_list("step", INT64, [range(i), range(i + 1)])
         records.append(field(1, entry("id", feature(INT64, [i]))) + field(2, steps))
-    data = framed(records)
+    data = tfrecord_bytes(records)
     return (
         data,
         STEPS,
@@ -125,12 +125,12 @@ def case(request: pytest.FixtureRequest) -> Case:
 def flips(case: Case) -> Iterator[tuple[int, bytes]]:
     return (
         (number // 2, data)
-        for number, data in enumerate(islice(damaged(case.data), 2 * len(case.data)))
+        for number, data in enumerate(islice(damaged_copies(case.data), 2 * len(case.data)))
     )
 
 
 def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
-    return enumerate(islice(damaged(case.data), 2 * len(case.data), None))
+    return enumerate(islice(damaged_copies(case.data), 2 * len(case.data), None))
 
 
 def unnoticeable(case: Case, damaged: bytes) -> int | None:

@@ -15,8 +15,8 @@ import pytest
 from kit import wire_writer as wire
 from kit.batches import plain
 from kit.data_sets import MIXED, mixed_rows
-from kit.files import framed
-from kit.source_reading import same
+from kit.files import tfrecord_bytes
+from kit.source_reading import are_equal
 
 import recordmill
 from recordmill.reader.dataset import Dataset
@@ -96,7 +96,7 @@ def check(
         names |= set(truth)
         for feature in schema:
             value, wanted = as_protobuf(row[feature.name], feature), truth.get(feature.name)
-            assert same(value, wanted), (path, feature, value, wanted)
+            assert are_equal(value, wanted), (path, feature, value, wanted)
             values += 0 if value is None else len(value)
             missing += value is None
     assert names == set(table.column_names) == set(schema.names), path
@@ -135,7 +135,7 @@ KINDS: dict[int, list[Any]] = {
 def test_missing_empty_and_zero_stay_distinct_in_parquet(tmp_path: Path) -> None:
     def table_of(name: str, records: list[bytes]) -> tuple[pa.Table, tuple[int, int]]:
         path = tmp_path / f"{name}.tfrecord"
-        path.write_bytes(framed(records))
+        path.write_bytes(tfrecord_bytes(records))
         result = recordmill.read(path, tmp_path / name)
         table = pq.read_table(list(result.paths))
         return table, check(path, table, result.schema)
@@ -149,7 +149,7 @@ def test_missing_empty_and_zero_stay_distinct_in_parquet(tmp_path: Path) -> None
             {},
             {"list": one, "scalar": one},
         ]
-        table, counted = table_of(f"{kind}", [wire.written(row) for row in rows])
+        table, counted = table_of(f"{kind}", [wire.serialize_row(row) for row in rows])
         assert counted == (5, 5)
         assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [
             2,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, write_data_set
-from kit.files import framed
+from kit.files import tfrecord_bytes
 from kit.runs import WAYS_TO_READ, read_in_each_way, rejects_of
 
 import recordmill
@@ -115,7 +115,7 @@ def test_limit_counts_bad_records_among_the_first_ones(
     """
     good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
     records = [bad if number in (1, 4, 5) else good for number in range(9)]
-    data = framed(records)
+    data = tfrecord_bytes(records)
     name = "a.tfrecord" if compression == "none" else "a.tfrecord.gz"
     (tmp_path / name).write_bytes(data if compression == "none" else gzip.compress(data))
     result = read(tmp_path / name, tmp_path / "out", limit=limit, max_rejects="100%")

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.files import tree
-from kit.image_sets import JPEG, PNG, SCHEMA, check, made, metadata, table, write_images
+from kit.image_sets import (
+    JPEG,
+    PNG,
+    SCHEMA,
+    check_image_files,
+    metadata,
+    table,
+    write_image_set,
+    write_images,
+)
 from kit.runs import WAYS_TO_READ, read_in_each_way
 
 from recordmill.__main__ import main
@@ -99,8 +108,8 @@ def test_split_folders_become_folders_again(tmp_path: Path) -> None:
 
 def test_class_named_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
     names: list[str | None] = ["train/1.jpg", "bus/1.jpg", "test/1.jpg"]
-    result = read(made(tmp_path, names), tmp_path / "to", to="files")
-    assert check(result, table(names)) == names
+    result = read(write_image_set(tmp_path, names), tmp_path / "to", to="files")
+    assert check_image_files(result, table(names)) == names
 
 
 ODD: list[str | None] = [
@@ -135,8 +144,10 @@ ODD: list[str | None] = [
 
 def test_odd_file_names_stay_in_out_and_lose_nothing(tmp_path: Path) -> None:
     rows = table(ODD)
-    result = read(made(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source")
-    names = check(result, rows)
+    result = read(
+        write_image_set(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source"
+    )
+    names = check_image_files(result, rows)
     by_source = list(zip(ODD, names, strict=True))
     assert by_source[:4] == [
         ("a.jpg", "a.jpg"),
@@ -268,10 +279,10 @@ def test_files_do_not_depend_on_threads_and_runner(tmp_path: Path) -> None:
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
     ways = [*WAYS_TO_READ, {"threads": 3, "file_size": 5000}]
     results = read_in_each_way(
-        made(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source"
+        write_image_set(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source"
     )
     for result in results:
-        assert len(check(result, table(names, values))) == 600
+        assert len(check_image_files(result, table(names, values))) == 600
     (notes,) = {result.notes for result in results}
     assert (
         "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl"
@@ -293,8 +304,10 @@ def test_files_without_a_name_are_numbered(tmp_path: Path, monkeypatch: pytest.M
         PNG,
     ]
     names: list[str | None] = [f"{row}.jpg" for row in range(9)]
-    result = read(made(tmp_path, names, values), tmp_path / "to", to="files", name_feature="")
-    assert check(result, table(names, values)) == [
+    result = read(
+        write_image_set(tmp_path, names, values), tmp_path / "to", to="files", name_feature=""
+    )
+    assert check_image_files(result, table(names, values)) == [
         "00000000.jpg",
         "00000001.png",
         "00000002.gif",
@@ -307,7 +320,10 @@ def test_files_without_a_name_are_numbered(tmp_path: Path, monkeypatch: pytest.M
     ]
     assert (
         read(
-            made(tmp_path / "b", names, values), tmp_path / "to2", to="files", name_feature="id"
+            write_image_set(tmp_path / "b", names, values),
+            tmp_path / "to2",
+            to="files",
+            name_feature="id",
         ).written
         == 9
     )
@@ -317,7 +333,7 @@ def test_files_without_a_name_are_numbered(tmp_path: Path, monkeypatch: pytest.M
 def test_read_to_files_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = made(tmp_path, ["a.jpg", "../b.jpg"])
+    out = write_image_set(tmp_path, ["a.jpg", "../b.jpg"])
     assert (
         main(
             [
@@ -374,7 +390,7 @@ def test_read_to_files_on_the_command_line(
 def test_read_killed_while_replacing_a_result_is_completed_by_the_next(
     tmp_path: Path,
 ) -> None:
-    out, to = made(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
+    out, to = write_image_set(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
     read(out, to, to="files")
     (to / "train" / "b.jpg").unlink()  # by somebody else
     source = f"""

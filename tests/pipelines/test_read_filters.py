@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import MIXED
-from kit.files import framed
+from kit.files import tfrecord_bytes
 from kit.filtered_sets import ROWS, ids, make_filtered_set
 from kit.runs import read_in_each_way, run_python
 
@@ -212,7 +212,7 @@ def test_feature_of_two_kinds_is_no_obstacle_if_it_is_not_read(tmp_path: Path) -
     records = [
         recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)
     ]
-    data = framed(records)
+    data = tfrecord_bytes(records)
     (tmp_path / "a.tfrecord").write_bytes(data)
     with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*schema="):
         read(tmp_path / "a.tfrecord", tmp_path / "all")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.files import framed, tree
+from kit.files import tfrecord_bytes, tree
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
@@ -65,7 +65,7 @@ def write(folder: Path, last: bytes, compress: bool = False) -> Path:
     folder.mkdir()
     plain = [example(ROW), example(OTHER_LIST)] * 30
     for number in range(3):
-        data = framed([*plain, *([last] if number == 2 else [])])
+        data = tfrecord_bytes([*plain, *([last] if number == 2 else [])])
         (folder / f"train-{number:05d}-of-00003.tfrecord").write_bytes(
             gzip.compress(data) if compress else data
         )

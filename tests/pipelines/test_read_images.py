@@ -113,7 +113,7 @@ def test_image_that_memory_cannot_hold_is_an_error_with_its_place(tmp_path: Path
     """It is an error, however many rejects are allowed: what is written must not depend on
     --memory.
     """
-    large = image_samples.encoded("PNG", Image.new("RGB", (4000, 4000)))
+    large = image_samples.encode_image("PNG", Image.new("RGB", (4000, 4000)))
     out = write(tmp_path, [noise_image((9, 7), 1), noise_image((8, 7), 2), large])
     said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
     for number, more in enumerate(

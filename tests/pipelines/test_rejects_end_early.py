@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.data_sets import write_data_set
-from kit.runs import at_once
+from kit.runs import run_in_threads
 from kit.store_server import s3_server
 
 import recordmill
@@ -112,7 +112,7 @@ def test_rejects_of_all_writers_are_counted_together(tmp_path: Path) -> None:
         finally:
             writer.close()
 
-    at_once(work, *range(8))
+    run_in_threads(work, *range(8))
     assert sorted(stopped) == list(range(8))
     assert lines(tmp_path) <= REJECTS_BEYOND_BUDGET + 100 + 8 * 7
 

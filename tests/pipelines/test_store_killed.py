@@ -15,8 +15,8 @@ from typing import IO
 
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
-from kit.fault_proxy import KILL, KILL_BEHIND, Proxy, fault_proxy
-from kit.store_server import Store, of_s3, settings
+from kit.fault_proxy import KILL, KILL_AFTER, Proxy, fault_proxy
+from kit.store_server import Store, s3_settings, use_settings
 
 import recordmill
 from recordmill.shards import store_run
@@ -94,14 +94,17 @@ def proxy(store: Store) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def children(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with settings(**of_s3(proxy.url)), nursery(tmp_path_factory.mktemp("said") / "stderr") as made:
+    with (
+        use_settings(**s3_settings(proxy.url)),
+        nursery(tmp_path_factory.mktemp("said") / "stderr") as made,
+    ):
         yield made
 
 
 @pytest.fixture(autouse=True)
 def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with settings(**of_s3(store.endpoint)):
+    with use_settings(**s3_settings(store.endpoint)):
         yield
 
 
@@ -116,8 +119,8 @@ def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
         if "PUT" in said and ("_manifests" in said or "_reads" in said)
     )
     if every:
-        return [(number, KILL_BEHIND) for number in numbers]
-    return [(numbers[len(numbers) // 3], KILL), (commit, KILL_BEHIND)]
+        return [(number, KILL_AFTER) for number in numbers]
+    return [(numbers[len(numbers) // 3], KILL), (commit, KILL_AFTER)]
 
 
 pytestmark = pytest.mark.sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError
@@ -89,7 +89,7 @@ def test_bench_decodes_images_at_the_given_size(
     (tmp_path / "photos").mkdir()
     for at in range(8):
         (tmp_path / "photos" / f"{at}.jpg").write_bytes(
-            encoded("JPEG", picture(size=(40 + at, 30), seed=at))
+            encode_image("JPEG", picture(size=(40 + at, 30), seed=at))
         )
     build(tmp_path / "photos", tmp_path / "out")
     options = ["--batch-size", "4", "--seconds", "600", "--json"]

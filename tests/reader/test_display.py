@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kit.data_sets import MIXED, mixed_rows
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 
 from recordmill.reader.display import (
     display_html,
@@ -41,8 +41,8 @@ def test_binary_value_is_shown_by_its_start_and_length(data: bytes, text: str) -
 
 
 def test_image_is_shown_by_its_size() -> None:
-    assert "17 x 23" in show_bytes(encoded("PNG"))
-    assert "17 x 23" in show_item(encoded("JPEG"))
+    assert "17 x 23" in show_bytes(encode_image("PNG"))
+    assert "17 x 23" in show_item(encode_image("JPEG"))
     assert show_bytes(b"\x89PNG no image").startswith("b'\\x89PNG")
 
 

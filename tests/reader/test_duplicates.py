@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 
 from recordmill.base.errors import UsageError
 from recordmill.checks.rules import read_rules
@@ -59,8 +59,8 @@ def test_result_does_not_depend_on_the_memory(tmp_path: Path) -> None:
 
 def test_copies_of_an_image_are_near_and_other_images_are_not(tmp_path: Path) -> None:
     smooth = [picture(size=(8, 8), seed=seed).resize((120, 100)) for seed in range(4)]
-    images = [encoded("PNG", image) for image in smooth]
-    images.append(encoded("JPEG", smooth[2].resize((90, 75)), quality=80))
+    images = [encode_image("PNG", image) for image in smooth]
+    images.append(encode_image("JPEG", smooth[2].resize((90, 75)), quality=80))
     ds = image_set(tmp_path, images)
     seen: list[int] = []
     found = find_near_images(ds.records, "image", seen.append)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.data_sets import FOLDER, write_data_set
-from kit.files import damaged
+from kit.files import damaged_copies
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -83,7 +83,7 @@ def test_damaged_shard_or_index_is_refused_or_read_correctly(out: Path, part: st
     whole = path.read_bytes()
     assert rows_of(out) == ROWS
     assert found(out) == []
-    for data in damaged(whole):
+    for data in damaged_copies(whole):
         path.write_bytes(data)
         assert rows_of(out) in (None, ROWS), data
         # a header of .npy may say the same in other words, as with another blank
@@ -97,7 +97,7 @@ def test_damaged_derived_file_is_reported_and_does_not_change_the_records(
     out: Path, part: str
 ) -> None:
     path = file_of(out, part)
-    for data in damaged(path.read_bytes(), 17):
+    for data in damaged_copies(path.read_bytes(), 17):
         path.write_bytes(data)
         assert rows_of(out) == ROWS, data
         assert any(path.name in text for text in found(out)), data
@@ -109,7 +109,7 @@ def test_read_of_damaged_files_fails_or_writes_all_records(
 ) -> None:
     path = file_of(out, part)
     whole = path.read_bytes()
-    for data in damaged(whole, max(len(whole) // 20, 1)):
+    for data in damaged_copies(whole, max(len(whole) // 20, 1)):
         path.write_bytes(data)
         try:
             result = recordmill.read(out, tmp_path / "to", to="jsonl", threads=1, overwrite=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.files import framed
+from kit.files import tfrecord_bytes
 
 import recordmill
 from recordmill.__main__ import main
@@ -23,7 +23,7 @@ SIZE = len(PAYLOADS[0]) + 16
 
 
 def damaged(*bytes_by_record: tuple[int, int]) -> bytes:
-    content = bytearray(framed(PAYLOADS))
+    content = bytearray(tfrecord_bytes(PAYLOADS))
     for record, byte in bytes_by_record:
         content[record * SIZE + byte] ^= 1
     return bytes(content)
@@ -64,9 +64,9 @@ def test_every_reader_names_the_first_damaged_record(
 @pytest.mark.parametrize("name", ["a.tfrecord", "part-r-00000", "a.tfrecord.gz", "data"])
 @pytest.mark.parametrize("size", [SIZE - 7, 3 * SIZE + 5])
 def test_statistics_of_a_truncated_file_are_an_error(tmp_path: Path, name: str, size: int) -> None:
-    content = framed(PAYLOADS)[:size]
+    content = tfrecord_bytes(PAYLOADS)[:size]
     if name.endswith("gz"):
-        content = gzip.compress(framed(PAYLOADS))[: size // 2 + 12]
+        content = gzip.compress(tfrecord_bytes(PAYLOADS))[: size // 2 + 12]
     (tmp_path / name).write_bytes(content)
     with pytest.raises((DataError, recordmill.UsageError), match=r"truncated|no end"):
         recordmill.stats(tmp_path / name)
@@ -83,7 +83,7 @@ UNUSUAL = {
 @pytest.mark.parametrize("payload", UNUSUAL.values(), ids=UNUSUAL)
 def test_record_without_features_in_an_unusual_form_is_read(tmp_path: Path, payload: bytes) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(framed([*PAYLOADS[:5], payload]))
+    path.write_bytes(tfrecord_bytes([*PAYLOADS[:5], payload]))
     ds = recordmill.open(path)
     assert ds.to_table()["x"].to_pylist() == [0, 1, 2, 3, 4, None]
     assert not ds.schema["x"].required
@@ -98,7 +98,7 @@ def incomplete(tmp_path: Path) -> Path:
     folder.mkdir()
     for index in (0, 2):
         name = f"train-{index:05d}-of-00003.tfrecord"
-        (folder / name).write_bytes(framed(PAYLOADS[index * 5 : index * 5 + 5]))
+        (folder / name).write_bytes(tfrecord_bytes(PAYLOADS[index * 5 : index * 5 + 5]))
     return folder
 
 
@@ -126,7 +126,7 @@ def test_named_file_or_complete_set_gives_no_warning(incomplete: Path, tmp_path:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recordmill.open(str(incomplete / "train-00000-of-00003.tfrecord"))
-        (incomplete / MISSING).write_bytes(framed(PAYLOADS[5:10]))
+        (incomplete / MISSING).write_bytes(tfrecord_bytes(PAYLOADS[5:10]))
         assert len(recordmill.open(incomplete)) == 15
         assert recordmill.verify(incomplete) == []
 

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.batches import check_resumes, ids
-from kit.data_sets import MIXED, flip_record, mixed_rows, on_one_thread, windows, write_data_set
-from kit.image_samples import encoded
+from kit.data_sets import (
+    MIXED,
+    flip_record,
+    mixed_rows,
+    on_one_thread,
+    window_options,
+    write_data_set,
+)
+from kit.image_samples import encode_image
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -32,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Some of its images are none."""
-    good = encoded("PNG")
+    good = encode_image("PNG")
     schema = Schema(
         (
             Feature("image", "bytes", (), True),
@@ -63,8 +70,10 @@ def by_epoch(rows: list[list[int]], epochs: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("shuffle", MODES)
 def test_good_records_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -> None:
-    order = by_epoch(numbers(ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000))), 2)
-    batches = ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), **SKIP)
+    order = by_epoch(
+        numbers(ds.batches(8, shuffle=shuffle, epochs=2, **window_options(shuffle, 3000))), 2
+    )
+    batches = ds.batches(8, shuffle=shuffle, epochs=2, **window_options(shuffle, 3000), **SKIP)
     found = []
     for batch in batches:
         found.append(batch["n"].tolist())
@@ -75,7 +84,12 @@ def test_good_records_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any)
     assert batches.skipped == 2 * len(BAD_IMAGES)
     dropped = numbers(
         ds.batches(
-            8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), drop_remainder=True, **SKIP
+            8,
+            shuffle=shuffle,
+            epochs=2,
+            **window_options(shuffle, 3000),
+            drop_remainder=True,
+            **SKIP,
         )
     )
     assert dropped == [rows for rows in found if len(rows) == 8]
@@ -135,7 +149,7 @@ def test_to_tf_skips_the_same_records(ds: Dataset) -> None:
 
 def test_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
-    rows = {"image": [encoded("PNG"), *[encoded("PNG")[:60]] * 9], "n": range(10)}
+    rows = {"image": [encode_image("PNG"), *[encode_image("PNG")[:60]] * 9], "n": range(10)}
     ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema))
     assert numbers(ds.batches(3, shuffle=False, epochs=3, **SKIP)) == [[0]] * 3
     assert numbers(ds.batches(3, shuffle=False, epochs=3, drop_remainder=True, **SKIP)) == []

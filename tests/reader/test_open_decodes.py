@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import FOLDER, mixed_rows, write_data_set
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 from PIL import Image
 
 import recordmill
@@ -37,7 +37,7 @@ IMAGES = recordmill.Images(5, 7, scale=1 / 255)
 
 
 def _png(row: int) -> bytes:
-    return encoded("PNG", picture(size=(11, 9), seed=row))
+    return encode_image("PNG", picture(size=(11, 9), seed=row))
 
 
 TABLE = pa.table(
@@ -269,7 +269,7 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
         == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
     )
     assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
-    images = [*TABLE["image"].to_pylist()[1:], encoded("PNG", Image.new("RGB", (4, 5)))]
+    images = [*TABLE["image"].to_pylist()[1:], encode_image("PNG", Image.new("RGB", (4, 5)))]
     table = TABLE.set_column(3, "image", pa.array(images, pa.binary()))
     other = recordmill.open(
         write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.data_sets import FOLDER, MIXED, mixed_rows, windows, write_data_set
+from kit.data_sets import FOLDER, MIXED, mixed_rows, window_options, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -135,7 +135,7 @@ def test_every_output_has_the_filtered_records(ds: Dataset, tmp_path: Path, how:
     for mode in (False, "window"):
         found = [
             i
-            for batch in view.batches(16, shuffle=mode, seed=1, **windows(mode, 9000))
+            for batch in view.batches(16, shuffle=mode, seed=1, **window_options(mode, 9000))
             for i in batch["id"].tolist()
         ]
         assert sorted(found) == ids

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -116,7 +116,7 @@ def test_data_sets_that_do_not_fit_are_not_zipped(
 
 
 def test_undecodable_image_of_a_zip_is_named_by_its_own_file(tmp_path: Path) -> None:
-    images = [encoded("PNG")] * 9 + [b"no image"]
+    images = [encode_image("PNG")] * 9 + [b"no image"]
     one = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
     other = build(
         tmp_path / "right", {"id": range(10), "image": pa.array(images, pa.binary())}, num_shards=2

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.child_processes import digest
+from kit.child_processes import encoded_digest
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
@@ -18,17 +18,17 @@ BYTES_SCHEMA = Schema((Feature("x", "bytes"),))
 
 
 def test_kernels_in_many_threads_return_the_same_as_in_one() -> None:
-    wanted = [digest(seed) for seed in range(24)]
+    wanted = [encoded_digest(seed) for seed in range(24)]
     assert len(set(wanted)) == 24
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(digest, range(24))) == wanted
+        assert list(pool.map(encoded_digest, range(24))) == wanted
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_kernels_in_child_processes_return_the_same(method: str) -> None:
-    wanted = digest(1)  # the parent has loaded the library before it forks
+    wanted = encoded_digest(1)  # the parent has loaded the library before it forks
     with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(digest, (1,)) == wanted
+        assert pool.apply(encoded_digest, (1,)) == wanted
 
 
 def test_column_with_offsets_beyond_2_gib_is_encoded() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.worker_steps import Steps
 
 import recordmill
@@ -121,7 +121,7 @@ def test_build_writes_croissant_json_and_a_build_without_url_removes_it(
 ) -> None:
     (tmp_path / "in" / "cat").mkdir(parents=True)
     for number in range(10):
-        (tmp_path / "in" / "cat" / f"{number}.png").write_bytes(encoded("PNG"))
+        (tmp_path / "in" / "cat" / f"{number}.png").write_bytes(encode_image("PNG"))
     out = tmp_path / "out"
     options: dict[str, Any] = {
         "splits": "train=0.5,test=0.5",
@@ -176,16 +176,16 @@ def test_build_by_workers_writes_the_same_croissant_json(tmp_path: Path) -> None
     one = recordmill.build(tmp_path / "in.csv", tmp_path / "one", name="same", **SAID)
     out = tmp_path / "many"
     steps = Steps.begin(tmp_path / "in.csv", str(out), tmp_path / "private", name="same", **SAID)
-    found = steps.survey()
-    placed = steps.put(steps.make(steps.merged(found)))
-    manifest = steps.finish(steps.merged(found), placed)
+    found = steps.ingest_all()
+    placed = steps.rename_shards(steps.write_shards(steps.merge_runs(found)))
+    manifest = steps.finish(steps.merge_runs(found), placed)
     written = (out / "croissant.json").read_text()
     expected = (tmp_path / "one" / "croissant.json").read_text()
     assert written.replace(manifest.parts[0].folder, "") == expected.replace(
         one.manifest.parts[0].folder, ""
     )
     (out / "croissant.json").unlink()
-    steps.finish(steps.merged(found), placed)  # an engine repeats a step
+    steps.finish(steps.merge_runs(found), placed)  # an engine repeats a step
     assert (out / "croissant.json").read_text() == written
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.data_sets import mixed_rows, plain_file, write_data_set
-from kit.files import flip, framed
+from kit.files import flip, tfrecord_bytes
 
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pieces_of_a_file_without_an_index_are_as_large_as_fits(
     folder: Path, sizes: list[int], piece_bytes: int
 ) -> None:
-    (folder / "a.tfrecord").write_bytes(framed(bytes(size) for size in sizes))
+    (folder / "a.tfrecord").write_bytes(tfrecord_bytes(bytes(size) for size in sizes))
     (file,) = catalog_files([str(folder / "a.tfrecord")]).files
     pieces = list(cut_by_headers(file, 7, piece_bytes))
     # The greedy division of the records, one after the other.

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from kit.files import framed
+from kit.files import tfrecord_bytes
 
 import recordmill
 from recordmill.base.errors import DataWarning
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     for index, records in enumerate(LENGTHS):
         payloads = [recordmill.example({"n": index * 10 + i}) for i in range(records)]
         path = folder / f"flowers-train.tfrecord-{index:05d}-of-00003"
-        path.write_bytes(framed(payloads))
+        path.write_bytes(tfrecord_bytes(payloads))
     write_lengths(folder, LENGTHS)
     return folder
 
@@ -114,7 +114,9 @@ def test_dataset_info_without_valid_lengths_is_ignored(folder: Path, content: st
 def test_build_of_one_shard_of_two_names_the_missing_one(ending: str, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    content = framed([recordmill.example({"n": 1})]) if ending == "tfrecord" else b"a,b\n1,2\n"
+    content = (
+        tfrecord_bytes([recordmill.example({"n": 1})]) if ending == "tfrecord" else b"a,b\n1,2\n"
+    )
     path = folder / f"x-00000-of-00002.{ending}"
     path.write_bytes(content)
     notes = recordmill.build(folder, tmp_path / "out").notes

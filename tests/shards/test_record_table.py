@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.data_sets import plain_file
-from kit.files import flip, framed
+from kit.files import flip, tfrecord_bytes
 
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames
@@ -58,7 +58,7 @@ def test_table_has_the_place_of_every_record(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "table.tfrecord"
-    path.write_bytes(framed(bytes(size) for size in sizes))
+    path.write_bytes(tfrecord_bytes(bytes(size) for size in sizes))
     table = table_of(path)
     ends = np.cumsum([0, *(size + 16 for size in sizes)]).tolist()
     assert (table.records, table.end, table.damage) == (len(sizes), ends[-1], ())

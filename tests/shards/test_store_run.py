@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.runs import at_once
+from kit.runs import run_in_threads
 from kit.store_builds import ROWS, build
 from kit.store_server import BUCKET, Store, azure_server, s3_server
 
@@ -49,7 +49,7 @@ def test_of_two_concurrent_runs_in_a_store_one_commits(
     monkeypatch.setattr(
         store_run, "put_if_absent", lambda uri, data: (together.wait(60), put(uri, data))[1]
     )
-    at_once(run, 1, 2)
+    run_in_threads(run, 1, 2)
     (won,) = [one for one in ended if not isinstance(one, conflict)]
     folders = {name.split("/")[0] for name in store.objects(out)}
     if work == "build":

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit.data_sets import FOLDER, mixed_rows, write_data_set
-from kit.files import flip, framed
+from kit.files import flip, tfrecord_bytes
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import ProgressUpdate
@@ -184,7 +184,7 @@ def test_verify_checks_plain_tfrecord_files(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_each_damaged_record_of_a_file_is_reported(tmp_path: Path, compression: str) -> None:
     payloads = [b"record %03d" % number for number in range(300)]
-    content = bytearray(framed(payloads))
+    content = bytearray(tfrecord_bytes(payloads))
     size = len(content) // len(payloads)
     damaged = [3, 7, *range(100, 250)]
     for record in damaged:

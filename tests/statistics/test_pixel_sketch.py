@@ -56,7 +56,7 @@ def encoded(number: int) -> bytes:
         (colours.convert("RGBA"), "PNG"),
     ]
     image, name = kinds[number % len(kinds)]
-    return image_samples.encoded(name, image)
+    return image_samples.encode_image(name, image)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def pack(folder: Path, path: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
 def images(folder: Path) -> None:
     for name in ("train/cat/a", "train/dog/b", "test/cat/c", "test/dog/d"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
+        (folder / f"{name}.png").write_bytes(image_samples.encode_image("PNG"))
     (folder / ".hidden").write_text("x")
 
 
@@ -179,7 +179,8 @@ def flipped(name: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(
-            name, image_samples.encoded("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000
+            name,
+            image_samples.encode_image("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000,
         )
     data = bytearray(buffer.getvalue())
     data[1000] ^= 1
@@ -409,7 +410,7 @@ def test_tar_with_garbage_after_its_end_is_refused(rest: bytes, tmp_path: Path) 
 def test_zip_names_with_backslashes_or_double_slashes_are_in_folders(
     tmp_path: Path,
 ) -> None:
-    image = image_samples.encoded("PNG")
+    image = image_samples.encode_image("PNG")
     names = ["in\\cat\\", "in\\cat\\0.png", "in/cat//1.png", "in/./dog/2.png", "./in/dog/3.png"]
     zip_of(names, tmp_path / "a.zip", image)
     ds = recordmill.open(recordmill.build(tmp_path / "a.zip", tmp_path / "out").out)
@@ -448,7 +449,7 @@ def test_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: P
         for folder in ("cat", "dog"):
             path = tmp_path / f"in{part}" / folder / f"{part}.png"
             path.parent.mkdir(parents=True)
-            path.write_bytes(image_samples.encoded("PNG", seed=part))
+            path.write_bytes(image_samples.encode_image("PNG", seed=part))
         pack(tmp_path / f"in{part}", tmp_path / "parts" / f"part-{part}.{ending}")
     files = sorted((tmp_path / "parts").iterdir())
     (tmp_path / "list.txt").write_text("".join(f"parts/{path.name}\n" for path in files))
@@ -468,7 +469,7 @@ def test_archives_of_one_class_each_give_the_class_names(ending: str, tmp_path: 
     for name in ("cat", "dog"):
         path = tmp_path / name / "a.png"
         path.parent.mkdir()
-        path.write_bytes(image_samples.encoded("PNG"))
+        path.write_bytes(image_samples.encode_image("PNG"))
         pack(tmp_path / name, tmp_path / "parts" / f"{name}.{ending}")
     for number, given in enumerate((sorted((tmp_path / "parts").iterdir()), tmp_path / "parts")):
         ds = recordmill.open(recordmill.build(given, tmp_path / f"out{number}").out)
@@ -549,7 +550,7 @@ def test_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> No
     folder.mkdir()
     with zipfile.ZipFile(folder / "images.zip", "w") as archive:
         for name in ("0.png", "1.png"):
-            archive.writestr(name, image_samples.encoded("png"))
+            archive.writestr(name, image_samples.encode_image("png"))
     metadata = folder / "metadata.jsonl"
     lines = [json.dumps({"file_name": f"{number}.png", "text": f"t{number}"}) for number in (0, 1)]
     metadata.write_text("\n".join(lines))

@@ -407,7 +407,9 @@ def test_pipe_or_device_as_a_small_file_is_refused_without_waiting(
     )
     os.mkfifo(pipe)
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(image_samples.encoded("PNG", image_samples.picture()))
+    (tmp_path / "in" / "a.png").write_bytes(
+        image_samples.encode_image("PNG", image_samples.picture())
+    )
     given = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(how, str(tmp_path / "in"))
     options = [] if given[0] == "@" else [f"--{how.replace('function', 'transform')}", str(pipe)]
     assert main(["build", given, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)

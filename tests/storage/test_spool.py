@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.child_processes import read_ids
-from kit.files import framed
+from kit.files import tfrecord_bytes
 from kit.runs import limit_descriptors, run_python
 
 import recordmill
@@ -33,7 +33,7 @@ def packed(folder: Path, files: int, rows: int = 20) -> Dataset:
     folder.mkdir(exist_ok=True)
     for number in range(files):
         first = number * rows
-        content = framed(example({"id": first + row}) for row in range(rows))
+        content = tfrecord_bytes(example({"id": first + row}) for row in range(rows))
         (folder / f"{number:04d}.tfrecord.gz").write_bytes(gzip.compress(content, 1))
     return recordmill.open(str(folder / "*.gz"), schema=SCHEMA, threads=2)
 
@@ -217,7 +217,7 @@ def test_file_that_changes_between_counting_and_inflating_is_refused(
     ds = packed(tmp_path / "in", 1)
     assert len(ds) == 20
     monkeypatch.setattr(tfrecord_file.ShardFile, "check_unchanged", lambda self: None, raising=True)
-    content = framed(example({"id": row}) for row in range(19))
+    content = tfrecord_bytes(example({"id": row}) for row in range(19))
     (tmp_path / "in" / "0000.tfrecord.gz").write_bytes(gzip.compress(content, 1))
     with pytest.raises(recordmill.DataError, match="changed while it was read"):
         ds.take([5])

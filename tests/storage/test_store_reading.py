@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
 from kit.files import shard_bytes
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.store_server import (
     SECRET,
     Store,
@@ -64,7 +64,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
     for at in range(6):
         (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(
-            encoded("JPEG", quality=60 + at)
+            encode_image("JPEG", quality=60 + at)
         )
     (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
     names = "".join(f"photos/{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
-from kit.child_processes import ONE
+from kit.child_processes import X_SCHEMA
 from kit.store_server import Store
 from kit.write_pipelines import beam, run_pipeline
 
@@ -68,7 +68,7 @@ def test_commit_that_died_can_be_repeated(
 def test_pipeline_that_runs_twice_makes_two_generations(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
     rows = pipeline | beam.Create([{"x": i} for i in range(50)])
-    _ = rows | BatchDicts(10) | WriteShards(str(tmp_path / "out"), ONE, overwrite=True)
+    _ = rows | BatchDicts(10) | WriteShards(str(tmp_path / "out"), X_SCHEMA, overwrite=True)
     for generation in (1, 2):
         pipeline.run().wait_until_finish()
         assert load_manifest(tmp_path / "out", generation).records == {"train": 50}

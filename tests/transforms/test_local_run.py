@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kit.runs import at_once
+from kit.runs import run_in_threads
 
 import recordmill
 from recordmill.base.threads import shared_context
@@ -55,7 +55,7 @@ def build_that_fails(out: Path) -> None:
 
 def two_builds_at_once(out: Path) -> None:
     out.mkdir()
-    at_once(build, out / "0", out / "1")
+    run_in_threads(build, out / "0", out / "1")
 
 
 @pytest.mark.parametrize("do", [build, build_that_fails, two_builds_at_once])

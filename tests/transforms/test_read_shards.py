@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from kit.child_processes import ONE
+from kit.child_processes import X_SCHEMA
 from kit.data_sets import mixed_rows, write_data_set
 from kit.write_pipelines import beam, run_pipeline
 
@@ -34,7 +34,7 @@ def test_read_shards_reads_what_write_shards_wrote(
     assert sorted(found) == list(range(50)) or not found  # the runner may hand over copies
     pipeline = beam.Pipeline(runner=FnApiRunner())
     batches = pipeline | ReadShards(["out"])
-    _ = batches | WriteShards(str(tmp_path / "again"), ONE)
+    _ = batches | WriteShards(str(tmp_path / "again"), X_SCHEMA)
     result = pipeline.run()
     result.wait_until_finish()
     assert (

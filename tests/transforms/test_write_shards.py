@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from kit.child_processes import ONE, start
+from kit.child_processes import X_SCHEMA, start_run
 from kit.write_pipelines import beam, rows, run_pipeline
 
 import recordmill
@@ -313,9 +313,9 @@ def test_manifest_holds_the_options_and_the_fingerprint_depends_on_the_records(
 @pytest.mark.sweep
 def test_run_started_in_another_process_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = write_shards.start_run(WriteShards(str(out), ONE))
+    first = write_shards.start_run(WriteShards(str(out), X_SCHEMA))
     before = find_files(first.job_folder.run_path())
-    other = multiprocessing.get_context("spawn").Process(target=start, args=(str(out),))
+    other = multiprocessing.get_context("spawn").Process(target=start_run, args=(str(out),))
     other.start()
     other.join()
     assert other.exitcode == 0
@@ -361,11 +361,11 @@ def test_windowed_or_mistyped_collections_are_refused(tmp_path: Path) -> None:
         | beam.WindowInto(beam.window.FixedWindows(10))
     )
     with pytest.raises(UsageError, match="global window"):
-        _ = batches | WriteShards(str(tmp_path / "out"), ONE)
+        _ = batches | WriteShards(str(tmp_path / "out"), X_SCHEMA)
     with pytest.raises(Exception, match="RecordBatch"):
         _ = (
             beam.Pipeline(runner=FnApiRunner())
             | beam.Create([1, 2])
-            | WriteShards(str(tmp_path / "out"), ONE)
+            | WriteShards(str(tmp_path / "out"), X_SCHEMA)
         )
     assert os.listdir(tmp_path) == []

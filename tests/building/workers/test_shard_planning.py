@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.worker_steps import begin, check_same, of_one_machine
+from kit.worker_steps import begin_steps, build_on_one_machine, check_same
 
 from recordmill.base.errors import UsageError
 from recordmill.building.workers import shard_planning as surveys
@@ -17,12 +17,12 @@ def test_many_sorted_runs_are_merged_before_shards_are_written(
 ) -> None:
     monkeypatch.setattr(surveys, "FAN_IN", 3)
     monkeypatch.setattr(surveys, "MERGED_RUN_BYTES", 4000)
-    steps = begin(source, out, tmp_path)
-    before = steps.survey()
+    steps = begin_steps(source, out, tmp_path)
+    before = steps.ingest_all()
     layout = before.layout.load()
     assert len(layout.sorted_runs) == 12
     assert before.num_merges > 4  # groups of at most 3 runs, in several ranges of the keys
-    found = steps.merged(before)
+    found = steps.merge_runs(before)
     runs = found.layout.load().sorted_runs
     assert len(runs) == before.num_merges
     assert (
@@ -39,16 +39,18 @@ def test_many_sorted_runs_are_merged_before_shards_are_written(
         )
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
     check_same(
-        out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path)
+        out,
+        steps.finish(found, steps.rename_shards(steps.write_shards(found))),
+        build_on_one_machine(source, tmp_path),
     )
 
 
 def test_build_over_the_reject_limit_ends_before_a_shard_is_made(
     source: str, out: str, tmp_path: Path
 ) -> None:
-    steps = begin(source, out, tmp_path, max_rejects=0)
+    steps = begin_steps(source, out, tmp_path, max_rejects=0)
     with pytest.raises(TooManyRejects, match="1 of 1201 records was rejected"):
-        steps.survey()
-    other = begin(source, f"{out}-2", tmp_path, num_shards=1100)
+        steps.ingest_all()
+    other = begin_steps(source, f"{out}-2", tmp_path, num_shards=1100)
     with pytest.raises(UsageError, match="has only"):
-        other.survey()
+        other.ingest_all()

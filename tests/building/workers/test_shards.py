@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from kit.worker_steps import begin, check_same, discard, of_one_machine
+from kit.worker_steps import begin_steps, build_on_one_machine, check_same, discard
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -21,8 +21,8 @@ def test_empty_shards_leave_no_gap_in_the_numbers(out: str, tmp_path: Path) -> N
         "a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30))
     )
     options = {"num_shards": None, "shard_size": 600, "splits": None}
-    manifest = begin(str(tmp_path / "a.csv"), out, tmp_path, **options).all()
-    check_same(out, manifest, of_one_machine(str(tmp_path / "a.csv"), tmp_path, **options))
+    manifest = begin_steps(str(tmp_path / "a.csv"), out, tmp_path, **options).run_all()
+    check_same(out, manifest, build_on_one_machine(str(tmp_path / "a.csv"), tmp_path, **options))
     assert (
         len(manifest.shards()) < sum(shard.framed_bytes for *_, shard in manifest.shards()) // 600
     )
@@ -31,23 +31,23 @@ def test_empty_shards_leave_no_gap_in_the_numbers(out: str, tmp_path: Path) -> N
 def test_repeated_steps_and_a_late_worker_do_not_change_the_data_set(
     source: str, out: str, tmp_path: Path
 ) -> None:
-    steps = begin(source, out, tmp_path)
+    steps = begin_steps(source, out, tmp_path)
     steps.ingest(3)  # an attempt that nobody accounts for
-    found = steps.survey()
-    again = steps.survey()
+    found = steps.ingest_all()
+    again = steps.ingest_all()
     assert found.layout != again.layout
-    made = steps.make(again)
-    second = steps.make(again)
+    made = steps.write_shards(again)
+    second = steps.write_shards(again)
     mixed = [pair[number % 2] for number, pair in enumerate(zip(made, second, strict=True))]
-    placed = steps.put(mixed)
+    placed = steps.rename_shards(mixed)
     assert (
-        steps.put(second) == placed
+        steps.rename_shards(second) == placed
     )  # another attempt at the names, of other files with the same bytes
     manifest = steps.finish(again, placed)
     assert steps.finish(again, placed) == manifest
     write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
-    assert steps.finish(again, steps.put(made)) == manifest
-    check_same(out, manifest, of_one_machine(source, tmp_path))
+    assert steps.finish(again, steps.rename_shards(made)) == manifest
+    check_same(out, manifest, build_on_one_machine(source, tmp_path))
     steps.job_folder.open_run().remove_work_files()
     _load_cached.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
@@ -55,15 +55,15 @@ def test_repeated_steps_and_a_late_worker_do_not_change_the_data_set(
     assert (
         commit_shared_build(steps.plan, again, placed) == manifest
     )  # repeated when all is removed
-    check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
+    check_same(out, manifest, build_on_one_machine(source, tmp_path, overwrite=True))
 
 
 def test_shard_of_another_size_or_checksum_is_not_committed(
     source: str, out: str, tmp_path: Path
 ) -> None:
-    steps = begin(source, out, tmp_path)
-    found = steps.survey()
-    placed = steps.put(steps.make(found))
+    steps = begin_steps(source, out, tmp_path)
+    found = steps.ingest_all()
+    placed = steps.rename_shards(steps.write_shards(found))
     with pytest.raises(RecordCountError, match="differ from those read"):
         steps.finish(found, placed[1:])
     with pytest.raises(RecordCountError, match="differ from those read"):
@@ -80,10 +80,10 @@ def test_shard_of_another_size_or_checksum_is_not_committed(
 def test_of_two_builds_one_commits_and_the_other_removes_its_files(
     source: str, out: str, tmp_path: Path
 ) -> None:
-    first, second = (begin(source, out, tmp_path) for _ in range(2))
-    kept = first.all()
+    first, second = (begin_steps(source, out, tmp_path) for _ in range(2))
+    kept = first.run_all()
     with pytest.raises(CommitConflict, match="another build committed"):
-        second.all()
+        second.run_all()
     discard(second.job_folder)
     discard(first.job_folder)  # as a driver that lost the answer of its job would
     assert first.job_folder.open_run().committed_manifest() == kept

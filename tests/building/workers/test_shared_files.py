@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.store_server import Store
-from kit.worker_steps import OPTIONS, Steps, begin, check_same
+from kit.worker_steps import OPTIONS, Steps, begin_steps, check_same
 from PIL import Image
 
 import recordmill
@@ -27,7 +27,7 @@ def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
     source: str, out: str, tmp_path: Path, store: Store, what: str
 ) -> None:
     out += f"-{what}"
-    steps = begin(source, out, tmp_path)
+    steps = begin_steps(source, out, tmp_path)
 
     def hide(name: str) -> None:
         (key,) = (key for key in find_files(out) if name in key)
@@ -45,13 +45,13 @@ def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
         ):
             steps.ingest(0)
         return
-    found = steps.survey()
+    found = steps.ingest_all()
     if what == "run":
         hide(bytes(found.layout.load().sorted_runs[3]["name"]).decode())
         with pytest.raises(NotSharedError, match="can't be seen on the worker"):
-            steps.make(found)
+            steps.write_shards(found)
         return
-    placed = steps.put(steps.make(found))
+    placed = steps.rename_shards(steps.write_shards(found))
     data = steps.job_folder.data_path().removeprefix(out).lstrip("/")
     hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
     with pytest.raises(
@@ -63,12 +63,12 @@ def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
 
 
 def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_path: Path) -> None:
-    steps = begin(source, out, tmp_path)
+    steps = begin_steps(source, out, tmp_path)
     put_bytes(steps.job_folder.run_path("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
     _load_cached.cache_clear()
     with pytest.raises(DataError, match="was changed after this build had written it"):
         steps.ingest(0)
-    found = begin(source, f"{out}-2", tmp_path).survey()
+    found = begin_steps(source, f"{out}-2", tmp_path).ingest_all()
     put_bytes(
         found.layout.job_folder.run_path("shared", found.layout.name),
         b"cos\nsystem\n(S'false'\ntR.",
@@ -104,7 +104,7 @@ def in_classes(folder: Path) -> None:
         inner.mkdir(exist_ok=True)
         inner.joinpath(f"{number:02d}.txt").write_text(f"text {number}")
         inner.joinpath(f"{number:02d}.png").write_bytes(
-            encoded("png", Image.new("RGB", (2, number + 1)))
+            encode_image("png", Image.new("RGB", (2, number + 1)))
         )
     rows = "".join(
         f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12)
@@ -143,5 +143,5 @@ def test_plan_of_workers_has_the_files_and_units_of_one_process(
     )
     assert list(shared.load().unit_groups) == list(plan.unit_groups)
     assert list(find_files(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
-    check_same(out, Steps(shared, Progress()).all(), one)
+    check_same(out, Steps(shared, Progress()).run_all(), one)
     folder.release()

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from kit.worker_steps import begin
+from kit.worker_steps import begin_steps
 
 from recordmill.base.errors import RecordmillError
 
@@ -14,7 +14,7 @@ def test_worker_with_another_zlib_is_refused(
     source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed, plain = (
-        begin(source, f"{out}-{how}", tmp_path, compression=how) for how in ("gzip", "none")
+        begin_steps(source, f"{out}-{how}", tmp_path, compression=how) for how in ("gzip", "none")
     )
     monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "1.2.3.of-the-worker")
     with pytest.raises(
@@ -27,7 +27,7 @@ def test_worker_with_another_zlib_is_refused(
 def test_full_disk_of_a_worker_is_reported_with_its_host(
     source: str, out: str, tmp_path: Path
 ) -> None:
-    steps = begin(source, out, tmp_path)
+    steps = begin_steps(source, out, tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:

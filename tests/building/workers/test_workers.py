@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.worker_steps import begin, check_same, of_one_machine
+from kit.worker_steps import begin_steps, build_on_one_machine, check_same
 
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import find_files, join
@@ -19,9 +19,9 @@ def test_workers_build_the_bytes_of_one_machine(
     source: str, out: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     out += f"-{options.get('compression')}"
-    steps = begin(source, out, tmp_path, **options)
-    manifest = steps.all()
-    one = of_one_machine(source, tmp_path, **options)
+    steps = begin_steps(source, out, tmp_path, **options)
+    manifest = steps.run_all()
+    one = build_on_one_machine(source, tmp_path, **options)
     check_same(out, manifest, one)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.flink_server import flink_server
 from kit.preflights import PROCESS
-from kit.store_server import STRANGER, Store, of_s3, settings
+from kit.store_server import STRANGER, Store, s3_settings, use_settings
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -101,7 +101,7 @@ def test_unusable_out_is_reported_with_a_remedy(tmp_path: Path, store: Store) ->
     for out in (tmp_path / "new", f"{store.root}/new"):
         assert about_out(out) == (True, f"OUT: {out}: can be written to, holds no data set")
     before = store.keys()
-    with settings(**of_s3(store.endpoint, ACCESS_KEY_ID=STRANGER)):
+    with use_settings(**s3_settings(store.endpoint, ACCESS_KEY_ID=STRANGER)):
         assert about_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
     assert (store.keys(), [path.name for path in tmp_path.iterdir()]) == (before, ["data"])
     assert not [key for key in before if "_run-" in key]

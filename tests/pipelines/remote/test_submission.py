@@ -17,7 +17,7 @@ import pytest
 from kit.files import files_in
 from kit.preflights import PROCESS
 from kit.store_server import s3_server
-from kit.web_files import served
+from kit.web_files import serve_requests
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -102,7 +102,7 @@ def dataflow(folder: Path) -> Iterator[Service]:
             self.end_headers()
             self.wfile.write(answer)
 
-    with served(Handler) as port:
+    with serve_requests(Handler) as port:
         service = Service(f"http://localhost:{port}", folder)
         yield service
 

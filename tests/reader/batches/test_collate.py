@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.batches import check_resumes, ids
-from kit.data_sets import on_one_thread, windows
-from kit.token_sets import LENGTHS, MODES, PACKED, ROWS, tokens, unpacked
+from kit.data_sets import on_one_thread, window_options
+from kit.token_sets import LENGTHS, MODES, PACKED, ROWS, tokens, unpack_batch
 
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, Packed, Padded
@@ -24,7 +24,9 @@ BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5,
 def test_bucketed_batches_cover_the_epoch_with_rows_of_similar_length(
     token_set: Dataset, mode: Any
 ) -> None:
-    batches = list(token_set.batches(16, shuffle=mode, seed=2, **windows(mode, 9000), **BUCKETED))
+    batches = list(
+        token_set.batches(16, shuffle=mode, seed=2, **window_options(mode, 9000), **BUCKETED)
+    )
     assert [len(batch["id"]) for batch in batches] == [16] * 19 + [13]
     assert sorted(chain.from_iterable(ids(batches))) == list(range(ROWS))
     filled = asked = 0
@@ -58,7 +60,7 @@ def test_bucketing_keeps_records_within_their_group_of_steps(token_set: Dataset)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_bucketed_batches_resume_at_every_step(token_set: Dataset, mode: Any) -> None:
-    options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **BUCKETED}
+    options = {"shuffle": mode, "seed": 4, "epochs": 2, **window_options(mode, 9000), **BUCKETED}
     whole = check_resumes(partial(token_set.batches, 16), ids, options, every=3)
     running = token_set.batches(16, **options)
     assert len(running) == len(whole)
@@ -113,9 +115,9 @@ def test_state_of_bucketed_batches_is_refused_by_other_batches(token_set: Datase
 @pytest.mark.parametrize("mode", MODES)
 def test_packed_batches_resume_at_every_step(token_set: Dataset, mode: Any) -> None:
     def all_unpacked(batches: Any) -> list[Any]:
-        return [unpacked(batch) for batch in batches]
+        return [unpack_batch(batch) for batch in batches]
 
-    options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **PACKED}
+    options = {"shuffle": mode, "seed": 4, "epochs": 2, **window_options(mode, 9000), **PACKED}
     whole = check_resumes(partial(token_set.batches, 8), all_unpacked, options, every=5)
     little = on_one_thread(token_set.select(["id", "tokens", "weight"]))
     assert all_unpacked(little.batches(8, **options, memory_bytes=1)) == whole
@@ -136,12 +138,12 @@ def test_hosts_share_packed_steps_and_fewer_hosts_resume(token_set: Dataset) -> 
             batch["weight/segment"], np.concatenate([part["weight/segment"] for part in parts])
         )
     hosts = [token_set.batches(4, **options, num_hosts=3, host_index=host) for host in range(3)]
-    seen = [unpacked(next(host)) for _ in range(2) for host in hosts]
+    seen = [unpack_batch(next(host)) for _ in range(2) for host in hosts]
     states = [host.state() for host in hosts]
     assert states == [states[0]] * 3
     for host in range(2):
         seen += [
-            unpacked(batch)
+            unpack_batch(batch)
             for batch in token_set.batches(
                 4, **options, num_hosts=2, host_index=host, state=states[0]
             )
@@ -151,9 +153,11 @@ def test_hosts_share_packed_steps_and_fewer_hosts_resume(token_set: Dataset) -> 
 
 @pytest.mark.filterwarnings("ignore:feature")
 def test_last_packed_batch_of_an_epoch_is_dropped_with_drop_remainder(token_set: Dataset) -> None:
-    whole = [unpacked(batch) for batch in token_set.batches(8, shuffle=False, epochs=2, **PACKED)]
+    whole = [
+        unpack_batch(batch) for batch in token_set.batches(8, shuffle=False, epochs=2, **PACKED)
+    ]
     fewer = [
-        unpacked(batch)
+        unpack_batch(batch)
         for batch in token_set.batches(8, shuffle=False, epochs=2, drop_remainder=True, **PACKED)
     ]
     assert fewer == [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.batches import ids
-from kit.token_sets import LENGTHS, MODES, PACKED, ROWS, tokens, unpacked
+from kit.token_sets import LENGTHS, MODES, PACKED, ROWS, tokens, unpack_batch
 
 from recordmill.reader import Bucketed, Packed
 from recordmill.reader.batches.grouping import PackingLayout, compute_length_boundaries
@@ -41,7 +41,7 @@ def test_packed_rows_hold_every_record_once(token_set: Dataset, mode: Any) -> No
         assert [list(names) for names in batch["name"]] == [
             [f"n{i}" for i in row] for row in batch["id"]
         ]
-        more = unpacked(batch)
+        more = unpack_batch(batch)
         assert found.keys().isdisjoint(more)
         found |= more
     assert found == {i: tokens(i)[:24] for i in range(ROWS)}
@@ -53,8 +53,8 @@ def test_packed_rows_hold_every_record_once(token_set: Dataset, mode: Any) -> No
     assert full > 0.75 * 24 * 8 * (len(batches) - 1)
     order = ids(token_set.batches(1, shuffle=mode, seed=3))
     for batch in batches:  # consecutive records of the order make a batch
-        taken, order = order[: len(unpacked(batch))], order[len(unpacked(batch)) :]
-        assert sorted(chain.from_iterable(taken)) == sorted(unpacked(batch))
+        taken, order = order[: len(unpack_batch(batch))], order[len(unpack_batch(batch)) :]
+        assert sorted(chain.from_iterable(taken)) == sorted(unpack_batch(batch))
 
 
 def test_packing_warns_about_truncated_records(token_set: Dataset) -> None:

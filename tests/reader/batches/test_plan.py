@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.batches import check_resumes, ids, plain
-from kit.data_sets import FOLDER, mixed_rows, on_one_thread, windows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, on_one_thread, window_options, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
@@ -58,7 +58,7 @@ def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
     for mode in modes(ds):
         found = [
             row
-            for batch in ds.batches(64, shuffle=mode, seed=2, **windows(mode, 20_000))
+            for batch in ds.batches(64, shuffle=mode, seed=2, **window_options(mode, 20_000))
             for row in rows_of(batch)
         ]
         assert sorted(found) == truth
@@ -67,14 +67,24 @@ def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
 
 def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None:
     for mode in modes(ds):
-        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
+        options: dict[str, Any] = {
+            "shuffle": mode,
+            "seed": 4,
+            "epochs": 2,
+            **window_options(mode, 15_000),
+        }
         one = on_one_thread(ds.select(["id"]))
         assert ids(one.batches(7, **options, memory_bytes=1)) == ids(ds.batches(7, **options))
 
 
 def test_batches_resume_at_every_step(ds: Dataset) -> None:
     for mode in modes(ds):
-        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
+        options: dict[str, Any] = {
+            "shuffle": mode,
+            "seed": 4,
+            "epochs": 2,
+            **window_options(mode, 15_000),
+        }
         whole = check_resumes(partial(ds.batches, 100), ids, options, every=2)
         assert len(ds.batches(100, **options)) == len(whole)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.data_sets import write_data_set
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 from PIL import Image
 
 import recordmill
@@ -23,7 +23,7 @@ SIZE = (12, 10)  # height, width
 
 
 def frame(record: int, item: int, size: tuple[int, int] = SIZE) -> bytes:
-    return encoded("PNG", picture(size=(size[1], size[0]), seed=10 * record + item))
+    return encode_image("PNG", picture(size=(size[1], size[0]), seed=10 * record + item))
 
 
 def frames() -> list[list[bytes]]:

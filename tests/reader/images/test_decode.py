@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.data_sets import on_one_thread, write_data_set
-from kit.image_samples import encoded, picture, samples
+from kit.image_samples import encode_image, picture, samples
 from PIL import Image, ImageOps
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
@@ -48,7 +48,7 @@ def image_set(
 def photographs(kind: str = "JPEG") -> list[bytes | None]:
     """Smooth pictures of several sizes, one of them missing."""
     found: list[bytes | None] = [
-        encoded(
+        encode_image(
             kind, picture(size=(9, 7), seed=i).resize((width, height), Image.Resampling.BICUBIC)
         )
         for i, (height, width) in enumerate(SIZES)
@@ -133,7 +133,7 @@ def test_normalized_pixels_equal_those_of_tensorflow(ds: Dataset, antialias: boo
 def test_image_of_the_requested_size_is_not_resampled() -> None:
     pixels = np.asarray(picture())
     assert np.array_equal(
-        decode_image(np.frombuffer(encoded("PNG"), np.uint8), Images(17, 23)), pixels
+        decode_image(np.frombuffer(encode_image("PNG"), np.uint8), Images(17, 23)), pixels
     )
 
 
@@ -150,7 +150,7 @@ def test_images_are_turned_upright_by_every_consumer(tmp_path: Path, name: str) 
         )
         if name == "WebP":
             options |= {"lossless": True}
-        files.append(encoded(name, smooth, **options))
+        files.append(encode_image(name, smooth, **options))
         with Image.open(io.BytesIO(files[-1])) as image:
             # Pillow turns TIFF when it loads them, and everything else by exif_transpose
             image.load()
@@ -173,11 +173,11 @@ def test_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> No
     for orientation in range(1, 9):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        photo = encoded("PNG", Image.fromarray(pixels), exif=exif)
+        photo = encode_image("PNG", Image.fromarray(pixels), exif=exif)
         upright = ImageOps.exif_transpose(Image.open(io.BytesIO(photo)))
         photos += [photo] * 2
         # the mask of the stored photo, and that of the upright one
-        masks += [encoded("PNG", Image.fromarray(pixels)), encoded("PNG", upright)]
+        masks += [encode_image("PNG", Image.fromarray(pixels)), encode_image("PNG", upright)]
     # with the sides swapped, a mask of another size is upright already
     rows = [row for row in range(16) if row % 2 == 0 or row >= 8]
     ds = image_set(tmp_path, [photos[row] for row in rows], [masks[row] for row in rows])
@@ -208,7 +208,7 @@ def test_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     sides = ((400, 300), (333, 517), (64, 100), (63, 100), (128, 128), (127, 900))
     files: list[bytes | None] = [
-        encoded(
+        encode_image(
             "JPEG",
             picture(size=(9, 7), seed=i).resize((w, h), Image.Resampling.BICUBIC),
             quality=95,
@@ -244,7 +244,7 @@ def test_fast_dct_gives_the_default_pixels_of_tensorflow(
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("simplejpeg")
-    files = [encoded("JPEG", picture(size=(48, 32), seed=i), quality=60) for i in range(4)]
+    files = [encode_image("JPEG", picture(size=(48, 32), seed=i), quality=60) for i in range(4)]
     ds = image_set(tmp_path, [*files])
     expected = np.stack([tf.io.decode_jpeg(file).numpy() for file in files])
     for pixels in of_all_faces(ds, Images(dct="fast")):
@@ -260,7 +260,7 @@ def test_fast_dct_gives_the_default_pixels_of_tensorflow(
 def test_random_crops_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     pixels = np.stack(np.meshgrid(np.arange(64), np.arange(48), [7]), -1)[:, :, 0].astype(np.uint8)
-    file = encoded("PNG", Image.fromarray(pixels))
+    file = encode_image("PNG", Image.fromarray(pixels))
     ds = image_set(tmp_path, [file] * 40, [file] * 40)
     wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
 
@@ -308,7 +308,7 @@ def test_random_crops_have_the_requested_areas_and_ratios() -> None:
 
 
 def test_each_image_feature_has_its_own_size(tmp_path: Path) -> None:
-    ds = image_set(tmp_path, photographs(), [encoded("PNG", picture("L"))] * len(SIZES))
+    ds = image_set(tmp_path, photographs(), [encode_image("PNG", picture("L"))] * len(SIZES))
     (batch,) = ds.batches(
         100, shuffle=False, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)}
     )
@@ -321,7 +321,7 @@ def test_each_image_feature_has_its_own_size(tmp_path: Path) -> None:
 def test_default_image_replaces_a_missing_one(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
-    instead = encoded("PNG", picture())
+    instead = encode_image("PNG", picture())
     (batch,) = ds.to_tf(100, shuffle=False, decode_images=(17, 23), defaults={"image": instead})
     assert np.array_equal(batch["image"].numpy()[3], np.asarray(picture()))
     assert set(batch) == {"image", "n"}
@@ -379,8 +379,8 @@ def test_every_image_format_decodes_alike_by_every_consumer(tmp_path: Path) -> N
 
 def test_bad_image_is_an_error_with_its_place_for_every_consumer(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    good = encoded("JPEG")
-    for at, bad in enumerate((good[:200], b"", b"no image at all", encoded("PNG")[:200])):
+    good = encode_image("JPEG")
+    for at, bad in enumerate((good[:200], b"", b"no image at all", encode_image("PNG")[:200])):
         ds = image_set(tmp_path / str(at), [good] * 5 + [bad] + [good] * 4)
         place = r"train-00001-of-00002.tfrecord: record 0: feature 'image': "
         with pytest.raises(DataError, match=place):

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from kit.batches import table_of
 from kit.data_sets import MIXED, mixed_rows
-from kit.files import framed
-from kit.image_samples import encoded
+from kit.files import tfrecord_bytes
+from kit.image_samples import encode_image
 from PIL import Image
 
 from recordmill.__main__ import main
@@ -41,7 +41,7 @@ def kinds(*values: bytes) -> Mapping[str, int]:
 
 
 def image(format: str, width: int = 30, height: int = 20) -> bytes:
-    return encoded(format, Image.new("RGB", (width, height)))
+    return encode_image(format, Image.new("RGB", (width, height)))
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"])
@@ -154,7 +154,9 @@ def test_raw_arrays_are_guessed_from_length_and_values() -> None:
 def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = None) -> Path:
     """A TFRecord file of these columns, of bytes if no schema is given."""
     schema = schema or Schema(tuple(Feature(name, "bytes", (), True) for name in columns))
-    path.write_bytes(framed(example(row, schema) for row in table_of(columns, schema).to_pylist()))
+    path.write_bytes(
+        tfrecord_bytes(example(row, schema) for row in table_of(columns, schema).to_pylist())
+    )
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from kit.batches import table_of
 from kit.data_sets import write_data_set
-from kit.report_pages import one_column, page_of
+from kit.report_pages import open_column, page_of
 
 import recordmill
 from recordmill.reader.report.markup import render_bar
@@ -64,8 +64,8 @@ def test_report_has_histograms_of_sizes_and_omits_unique_values(
     )
     page = page_of(html)
     assert "each once" in page.texts
-    empty = one_column(tmp_path / "empty", "string", ["", "", "a"])
-    assert page_of(empty.report().html).after("0 B to 1 B, 0.33333 B on average", 4) == [
+    empty = open_column(tmp_path / "empty", "string", ["", "", "a"])
+    assert page_of(empty.report().html).texts_after("0 B to 1 B, 0.33333 B on average", 4) == [
         "''",
         "2",
         "a",

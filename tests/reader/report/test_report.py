@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.data_sets import write_data_set
-from kit.report_pages import one_column, page_of
+from kit.report_pages import open_column, page_of
 
 import recordmill
 from recordmill.__main__ import main
@@ -28,22 +28,22 @@ def test_report_shows_counts_and_values_of_the_records(tmp_path: Path) -> None:
     other = {"y": [0], "x": [0.5], "word": ["c"]}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows, "test": other}, schema))
     page = page_of(ds.report().html)
-    assert page.after("records") == ["5"]
-    assert page.after("train", 2) == ["4", "80 %"]
+    assert page.texts_after("records") == ["5"]
+    assert page.texts_after("train", 2) == ["4", "80 %"]
     assert "2 classes of" in page.texts
-    assert page.after("dog", 2) == ["3", "0"]
+    assert page.texts_after("dog", 2) == ["3", "0"]
     assert (
         page.texts.count("20 %") == 2
     )  # of the test split, and of the values of x that are missing
     assert "'b'" in page.texts
     view = page_of(ds.filter("y = 1").report().html)
-    assert view.after("records") == ["3"]
+    assert view.texts_after("records") == ["3"]
 
 
 def test_report_file_is_replaced_only_with_overwrite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_column(tmp_path, "int64", [1, 2])
+    open_column(tmp_path, "int64", [1, 2])
     out, target = tmp_path / "set", tmp_path / "a.html"
     target.write_text("mine")
     with pytest.raises(UsageError, match="already exists; overwrite=True"):
@@ -62,7 +62,7 @@ def test_report_file_is_replaced_only_with_overwrite(
 
 @pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
 def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
-    ds = one_column(tmp_path, "int64", [1, 2])
+    ds = open_column(tmp_path, "int64", [1, 2])
     pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
     os.mkfifo(pipe)
     file.write_text("old")
@@ -84,6 +84,6 @@ def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: 
 
 
 def test_notebook_shows_the_report_in_a_sandboxed_frame(tmp_path: Path) -> None:
-    shown = one_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
+    shown = open_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
     assert shown.startswith("<iframe sandbox ")
     assert shown.count("<") == 2  # of the frame alone

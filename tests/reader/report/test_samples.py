@@ -8,8 +8,8 @@ import numpy as np
 import PIL.Image
 import pytest
 from kit.data_sets import write_data_set
-from kit.image_samples import encoded, picture
-from kit.report_pages import Page, one_column, page_of
+from kit.image_samples import encode_image, picture
+from kit.report_pages import Page, open_column, page_of
 
 import recordmill
 from recordmill.reader.report.samples import read_sample, sample_images
@@ -23,7 +23,7 @@ def test_unusual_images_come_first(tmp_path: Path) -> None:
         fine = np.random.default_rng(seed).integers(0, 256, (6, 6, 3)).astype(np.uint8)
         pixels = PIL.Image.fromarray(fine).resize((width, height), PIL.Image.Resampling.BICUBIC)
         dark = PIL.Image.fromarray((np.asarray(pixels) * (light / 255)).astype(np.uint8))
-        return encoded("JPEG", dark, quality=90)
+        return encode_image("JPEG", dark, quality=90)
 
     plain = [photo(64, 64, 200, seed=10 + int(n)) for n in random.permutation(20)]
     odd = [photo(400, 300, 190, seed=90), photo(20, 20, 190, seed=91), photo(64, 64, 10, seed=92)]
@@ -47,13 +47,13 @@ def test_unusual_images_come_first(tmp_path: Path) -> None:
 
 
 def test_large_records_are_sampled_few_at_a_time(tmp_path: Path) -> None:
-    ds = one_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
+    ds = open_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
     taken = [table.num_rows for _, table in read_sample(ds.records, np.arange(12), 10 << 20)]
     assert taken == [2, 2]
 
 
 def test_limit_of_thumbnails_is_shared_by_image_features(tmp_path: Path) -> None:
-    images = [encoded("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
+    images = [encode_image("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
     schema = Schema(
         (*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y"
     )
@@ -85,7 +85,7 @@ def test_boxes_are_drawn_on_thumbnails_of_turned_images(
 
 
 def test_invalid_boxes_are_not_drawn(tmp_path: Path) -> None:
-    image = encoded("PNG")
+    image = encode_image("PNG")
     edges = {"xmin": [[0.1], [0.1], []], "ymin": [[0.1, 0.2], [np.nan], []]}
     edges |= {"xmax": [[0.5], [0.5], []], "ymax": [[0.5], [0.5], []]}
     rows = {"image/encoded": [image] * 3} | {

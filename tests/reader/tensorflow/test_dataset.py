@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.batches import tensor_to_list
-from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, window_options, write_data_set
 from kit.runs import run_python
 
 import recordmill
@@ -247,9 +247,11 @@ def test_to_tf_has_the_order_and_values_of_batches(out: Path) -> None:
             {"drop_remainder": True},
             {"num_hosts": 2, "host_index": 1, "drop_remainder": True},
         ):
-            fed = ds.to_tf(32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options)
+            fed = ds.to_tf(
+                32, shuffle=mode, seed=3, epochs=2, **window_options(mode, 20_000), **options
+            )
             same = ds.batches(
-                32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options
+                32, shuffle=mode, seed=3, epochs=2, **window_options(mode, 20_000), **options
             )
             for x, batch in zip(fed, same, strict=True):
                 assert x["id"].numpy().tolist() == batch["id"].tolist()

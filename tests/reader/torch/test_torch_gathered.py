@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import ROOT
-from kit.data_sets import mixed_rows, windows, write_data_set
-from kit.image_samples import encoded
+from kit.data_sets import mixed_rows, window_options, write_data_set
+from kit.image_samples import encode_image
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    good = encoded("PNG")
+    good = encode_image("PNG")
     schema = Schema(
         (
             Feature("id", "int64", (), True),
@@ -108,7 +108,12 @@ def all_of(batches: Any) -> list[Any]:
 def test_torch_workers_yield_the_batches_of_numpy(
     ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 2000), **way}
+    options: dict[str, Any] = {
+        "shuffle": shuffle,
+        "seed": 5,
+        **window_options(shuffle, 2000),
+        **way,
+    }
     truth = all_of(ds.batches(8, **options, epochs=4))
     loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
     assert all_of(loading) + all_of(loading) == truth
@@ -161,7 +166,12 @@ def test_state_resumes_in_one_process_without_torchdata(ds: Dataset, way: dict[s
 def test_skipping_workers_yield_every_usable_record_once(
     ds: Dataset, shuffle: Any, workers: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, **windows(shuffle, 2000), **SKIP}
+    options: dict[str, Any] = {
+        "shuffle": shuffle,
+        "seed": 4,
+        **window_options(shuffle, 2000),
+        **SKIP,
+    }
     loading = loader(ds.to_torch(8, **options), workers)
     usable = [row for row in range(ROWS) if row not in BAD]
     for epoch in range(2):

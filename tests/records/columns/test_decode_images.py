@@ -20,7 +20,7 @@ from recordmill.schemas.feature import Feature
 
 def test_16_bit_images_keep_their_upper_byte() -> None:
     values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
-    png = image_samples.encoded("PNG", Image.fromarray(values))
+    png = image_samples.encode_image("PNG", Image.fromarray(values))
     column, faults = DecodeImages("x", 6, 10, 1).convert(
         pa.array([png], pa.large_binary()), Feature("x", "bytes")
     )
@@ -29,7 +29,7 @@ def test_16_bit_images_keep_their_upper_byte() -> None:
 
 
 def test_floating_point_image_and_wrong_size_are_faults() -> None:
-    tiff = image_samples.encoded("TIFF", Image.fromarray(np.zeros((6, 10), np.float32)))
+    tiff = image_samples.encode_image("TIFF", Image.fromarray(np.zeros((6, 10), np.float32)))
     column, faults = DecodeImages("x", 6, 10, 1).convert(
         pa.array([tiff, noise_image((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
     )

@@ -206,7 +206,7 @@ kept = 0
 for seed in range(300):
     scribe = Scribe(seed, (0.0, 0.05, 0.3)[seed % 3], KINDS)
     record = scribe.message(seed % 2 == 1)
-    for one in (record, scribe.mutated(record), record[: scribe.random.randrange(len(record) + 1)]):
+    for one in (record, scribe.mutate(record), record[: scribe.random.randrange(len(record) + 1)]):
         if len(one) > len(room):
             continue
         for data in (room[len(room) - len(one) :], room[: len(one)]):

@@ -70,7 +70,7 @@ def test_mutated_records_decode_like_upb(schemas: tuple[Schema, ...]) -> None:
     def run(seed: int) -> None:
         scribe = Scribe(seed, 0.05, KINDS)
         records = [
-            scribe.mutated(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE))
+            scribe.mutate(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE))
             for _ in range(RECORDS)
         ]
         for schema in schemas:

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from kit.image_samples import encoded, noise_image, picture, samples
+from kit.image_samples import encode_image, noise_image, picture, samples
 from PIL import Image
 
 from recordmill.records.images.check import check_structure
@@ -20,7 +20,7 @@ from recordmill.records.images.header import RGB, ImageHeader
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("name", ["PNG", "GIF", "BMP", "WebP", "TIFF"])
 def test_decoded_pixels_are_those_of_pillow(name: str, channels: int) -> None:
-    data = np.frombuffer(encoded(name), np.uint8)
+    data = np.frombuffer(encode_image(name), np.uint8)
     pixels = decode_pixels(data, check_structure(data), channels)
     mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     expected = np.asarray(Image.open(io.BytesIO(data.tobytes())).convert("RGB").convert(mode))
@@ -37,7 +37,7 @@ def test_every_sample_decodes_to_the_size_of_its_header() -> None:
 
 
 def test_deep_image_keeps_its_16_bits_on_request() -> None:
-    data = np.frombuffer(encoded("PNG", picture("I;16")), np.uint8)
+    data = np.frombuffer(encode_image("PNG", picture("I;16")), np.uint8)
     header = check_structure(data)
     deep = decode_pixels(data, header, 1, deep=True)
     assert deep.dtype == np.uint16

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit.data_sets import write_data_set
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 from PIL import Image
 
 import recordmill
@@ -29,10 +29,10 @@ LOSSLESS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
     if name == "TIFF":
-        return encoded(name, tiffinfo={0x0112: orientation}, **options)
+        return encode_image(name, tiffinfo={0x0112: orientation}, **options)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encoded(name, exif=exif, **options)
+    return encode_image(name, exif=exif, **options)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kit.image_samples import encoded, noise_image, picture
+from kit.image_samples import encode_image, noise_image, picture
 from PIL import Image
 
 from recordmill.base.errors import UsageError
@@ -53,7 +53,7 @@ def test_impossible_size_is_refused(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF"])
 def test_image_keeps_its_format_if_readers_can_decode_it(name: str) -> None:
-    found = rewrite(RewriteRule((10, 12)), encoded(name))
+    found = rewrite(RewriteRule((10, 12)), encode_image(name))
     assert found.size == (12, 10)
     assert found.format == {"JPEG": "JPEG", "WebP": "WEBP"}.get(name, "PNG")
 
@@ -61,7 +61,7 @@ def test_image_keeps_its_format_if_readers_can_decode_it(name: str) -> None:
 def test_image_is_turned_upright_and_loses_its_metadata() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees
-    found = rewrite(RewriteRule(format="PNG"), encoded("PNG", exif=exif))
+    found = rewrite(RewriteRule(format="PNG"), encode_image("PNG", exif=exif))
     stored = np.asarray(picture())
     assert not found.getexif()
     assert (np.asarray(found) == np.rot90(stored, -1)).all()
@@ -87,7 +87,7 @@ def test_mode_determines_the_part_that_the_result_shows(
 
 
 def test_padding_is_black() -> None:
-    white = encoded("PNG", Image.new("RGB", (40, 20), "white"))
+    white = encode_image("PNG", Image.new("RGB", (40, 20), "white"))
     pixels = np.asarray(rewrite(RewriteRule((8, 8), PAD_MODE), white))
     assert (pixels[:2] == 0).all()
     assert (pixels[2:6] == 255).all()
@@ -96,7 +96,7 @@ def test_padding_is_black() -> None:
 
 def test_mask_keeps_its_values_and_an_unchanged_one_its_bytes() -> None:
     values = np.repeat(np.arange(0, 40, 10, np.uint8), 4).reshape(4, 4)
-    data = np.frombuffer(encoded("PNG", Image.fromarray(values)), np.uint8)
+    data = np.frombuffer(encode_image("PNG", Image.fromarray(values)), np.uint8)
     header = check_structure(data)
     same = RewriteRule((4, 4))
     assert (
@@ -110,7 +110,7 @@ def test_mask_keeps_its_values_and_an_unchanged_one_its_bytes() -> None:
 
 
 def test_mask_that_png_cannot_hold_is_a_bad_image() -> None:
-    data = np.frombuffer(encoded("TIFF", Image.new("F", (4, 4))), np.uint8)
+    data = np.frombuffer(encode_image("TIFF", Image.new("F", (4, 4))), np.uint8)
     header = check_structure(data)
     rule = RewriteRule((8, 8))
     with pytest.raises(BadImage, match="pixels of F, which a mask written as PNG can't have"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
+from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, field, serialize_row
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
@@ -94,15 +94,17 @@ OTHERWISE: dict[str, Row] = {
 
 @pytest.mark.parametrize("row", SAME)
 def test_record_that_fits_the_guess_confirms_it(row: Row) -> None:
-    head = [written(one) for one in HEAD]
-    assert confirmed(head, [written(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20)
+    head = [serialize_row(one) for one in HEAD]
+    assert confirmed(
+        head, [serialize_row(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20
+    )
 
 
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_record_that_changes_the_schema_is_noticed(what: str) -> None:
     head, late = (
-        [written(one) for one in HEAD],
-        written(ROW | {"list": (INT64, [1])} | OTHERWISE[what]),
+        [serialize_row(one) for one in HEAD],
+        serialize_row(ROW | {"list": (INT64, [1])} | OTHERWISE[what]),
     )
     guess = guess_of(head)
     assert guess is not None
@@ -114,19 +116,19 @@ def test_record_that_changes_the_schema_is_noticed(what: str) -> None:
     "late",
     [
         b"no Example",
-        written(ROW)[:-1],
+        serialize_row(ROW)[:-1],
         field(1, b"")[:1],
-        written(ROW) + field(2, b""),
-        written(ROW) + written(ROW),
-        written(ROW) + b"\x18\x01",
+        serialize_row(ROW) + field(2, b""),
+        serialize_row(ROW) + serialize_row(ROW),
+        serialize_row(ROW) + b"\x18\x01",
         field(1, field(1, field(1, b"one") + field(2, field(3, b"\x08\x05")))),
     ],
 )
 def test_record_that_is_not_a_plain_example_is_noticed(late: bytes) -> None:
-    guess = guess_of([written(ROW)])
+    guess = guess_of([serialize_row(ROW)])
     assert guess is not None
     with pytest.raises(SchemaNotConfirmed):
-        guess.decode(*buffer([written(ROW), late]))
+        guess.decode(*buffer([serialize_row(ROW), late]))
 
 
 @pytest.mark.parametrize(
@@ -134,9 +136,13 @@ def test_record_that_is_not_a_plain_example_is_noticed(late: bytes) -> None:
     [
         [],
         [b"no Example"],
-        [written(ROW), b"no Example", b"nor this"],
-        [written({"x": (INT64, [1])}), written({"x": (FLOAT, [1.0])})],
-        [written({"x/ragged_flat_values": (INT64, [1]), "x/ragged_row_lengths_0": (INT64, [1])})],
+        [serialize_row(ROW), b"no Example", b"nor this"],
+        [serialize_row({"x": (INT64, [1])}), serialize_row({"x": (FLOAT, [1.0])})],
+        [
+            serialize_row(
+                {"x/ragged_flat_values": (INT64, [1]), "x/ragged_row_lengths_0": (INT64, [1])}
+            )
+        ],
     ],
 )
 def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes]) -> None:
@@ -145,8 +151,11 @@ def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes
 
 def test_head_with_names_of_nested_lists_gives_no_guess() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
-    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).to_schema() == schema
-    assert guess_of([written({"x/ragged_flat_values": (INT64, [1])})]) is None
+    assert (
+        infer(*buffer([serialize_row({"x/ragged_flat_values": (INT64, [1])})])).to_schema()
+        == schema
+    )
+    assert guess_of([serialize_row({"x/ragged_flat_values": (INT64, [1])})]) is None
 
 
 def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
@@ -184,7 +193,7 @@ def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
             row[name] = None if odd() else (kind, values(kind, length))  # type: ignore[arg-type]
         if odd():
             row["new"] = (INT64, [1])
-        return written(row)
+        return serialize_row(row)
 
     return record
 

@@ -21,7 +21,7 @@ from kit.wire_writer import (
     feature,
     feature_list,
     field,
-    written,
+    serialize_row,
 )
 
 from recordmill.base import native
@@ -47,7 +47,7 @@ def inferred(records: Sequence[bytes], source: str = "", first_record: int = 0) 
 
 
 def of(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
-    return [written(row) for row in rows]
+    return [serialize_row(row) for row in rows]
 
 
 FIXED = (FLOAT, [1.0, 2.0])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from kit.data_sets import plain_file
-from kit.files import flip, framed
+from kit.files import flip, tfrecord_bytes
 
 from recordmill.base.errors import DataError
 from recordmill.shards.catalog import ShardFile, catalog_files
@@ -15,7 +15,7 @@ from recordmill.sources.arrow.single_example import example
 
 
 def write_examples(path: Path, rows: list[dict[str, object]]) -> ShardFile:
-    path.write_bytes(framed(example(row) for row in rows))
+    path.write_bytes(tfrecord_bytes(example(row) for row in rows))
     return catalog_files([str(path)]).files[0]
 
 

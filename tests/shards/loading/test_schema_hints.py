@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
-from kit.files import framed, write_file
+from kit.files import tfrecord_bytes, write_file
 
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
@@ -76,7 +76,7 @@ def test_features_json_of_ours_restores_the_schema(tmp_path: Path) -> None:
 
 
 def write(path: Path, *records: dict[str, Any]) -> None:
-    path.write_bytes(framed(example(record) for record in records))
+    path.write_bytes(tfrecord_bytes(example(record) for record in records))
 
 
 def hint(path: Path, *features: Feature) -> None:
@@ -262,7 +262,7 @@ def test_data_set_written_by_tensorflow_datasets_is_described_by_its_files(tmp_p
         for i in range(4)
     ]
     (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(
-        framed(features.serialize_example(row) for row in rows)
+        tfrecord_bytes(features.serialize_example(row) for row in rows)
     )
     features.save_config(str(tmp_path))
     ds = open(tmp_path)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import image_samples
-from kit.files import framed, write_files, write_tfrecord
+from kit.files import tfrecord_bytes, write_files, write_tfrecord
 from kit.runs import in_flags
 from kit.source_reading import input_files, read_all, values
 
@@ -45,7 +45,7 @@ def kind(data: bytes, name: str = "x") -> str:
 
 def test_binary_formats_are_detected_under_any_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
-    frames = framed([b"abc", b""])
+    frames = tfrecord_bytes([b"abc", b""])
     cases = {
         "images": [data for data, _ in image_samples.samples().values()],
         "parquet": [(tmp_path / "x").read_bytes()],
@@ -80,8 +80,8 @@ def test_portable_bitmaps_are_images(head: bytes) -> None:
 
 
 def test_record_longer_than_its_file_is_not_tfrecord() -> None:
-    assert kind(framed([bytes(100)])[:20], "x.bin") != "tfrecord"
-    assert kind(framed([bytes(100)]), "x.bin") == "tfrecord"
+    assert kind(tfrecord_bytes([bytes(100)])[:20], "x.bin") != "tfrecord"
+    assert kind(tfrecord_bytes([bytes(100)]), "x.bin") == "tfrecord"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,8 @@ def test_kinds_of_real_folders_are_detected(
 
 def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
     write_files(
-        tmp_path, {"a.png": image_samples.encoded("PNG"), "b.csv": b"a,b\n1,2\n", "c.txt": b"hello"}
+        tmp_path,
+        {"a.png": image_samples.encode_image("PNG"), "b.csv": b"a,b\n1,2\n", "c.txt": b"hello"},
     )
     with pytest.raises(
         UsageError,
@@ -195,7 +196,7 @@ def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
 
 
 def test_majority_of_files_determines_the_kind_and_the_rest_is_noted(tmp_path: Path) -> None:
-    picture = image_samples.encoded("PNG")
+    picture = image_samples.encode_image("PNG")
     write_files(
         tmp_path,
         {
@@ -226,7 +227,7 @@ PLAIN = {
     "text": ("a.txt", b"one\ntwo\n", "b.text"),
     "csv": ("a.csv", b"x,y\n1,2\n3,4\n", "b.tsv"),
     "jsonl": ("a.jsonl", b'{"x": 1}\n{"x": 2}\n', "b.ndjson"),
-    "images": ("a.png", image_samples.encoded("PNG"), "b.jpg"),
+    "images": ("a.png", image_samples.encode_image("PNG"), "b.jpg"),
 }
 
 
@@ -312,8 +313,8 @@ BINARIES = {
     "a ZIP archive": zipped(),
     "an SQLite database": b"SQLite format 3\0" + bytes(100),
     "a program (ELF)": b"\x7fELF\x02\x01\x01" + bytes(100),
-    "a PNG image": image_samples.encoded("PNG"),
-    "a JPEG image": image_samples.encoded("JPEG"),
+    "a PNG image": image_samples.encode_image("PNG"),
+    "a JPEG image": image_samples.encode_image("JPEG"),
     "a NumPy array": b"\x93NUMPY\x01\0v\0" + bytes(100),
     "a tar archive": b"a.txt".ljust(257, b"\0") + b"ustar\x0000" + bytes(300),
 }
@@ -459,7 +460,7 @@ def test_temporary_and_hidden_files_are_noted(tmp_path: Path) -> None:
 
 
 # The first record of each log: an Event with a time and this version.
-EVENT_LOG = framed(
+EVENT_LOG = tfrecord_bytes(
     [b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2", b"\x09" + bytes(8) + b"\x10\x01"]
 )
 EVENT_LOG_NAME = "events.out.tfevents.1700000000.host.12.0.v2"
@@ -540,7 +541,7 @@ def test_inspect_of_a_folder_skips_a_file_that_is_not_tfrecord(tmp_path: Path) -
     (tmp_path / "b.tfrecord").write_text("item { name: 'a' }\n" * 9)
     with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):
         recordmill.inspect(tmp_path)
-    (tmp_path / "a.tfrecord").write_bytes(framed([b"x", b"yz"]))
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord_bytes([b"x", b"yz"]))
     summary = recordmill.inspect(tmp_path)
     assert summary.records == 2
     with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):

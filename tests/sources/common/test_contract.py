@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.planning import KINDS, content, plan
 
 from recordmill.base.errors import DataError
@@ -61,7 +61,7 @@ FILES = 3 * BATCH_FILES + 10
 @pytest.fixture(params=["documents", "images"])
 def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     data, end = (
-        (b"a few words\n", "txt") if request.param == "documents" else (encoded("PNG"), "png")
+        (b"a few words\n", "txt") if request.param == "documents" else (encode_image("PNG"), "png")
     )
     for number in range(FILES):
         path = tmp_path / "data" / f"class{number % 3}" / f"{number:06d}.{end}"

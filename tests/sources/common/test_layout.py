@@ -72,7 +72,7 @@ def test_files_without_a_match_of_the_class_regex_are_handled_by_missing(
     kind: str, tmp_path: Path
 ) -> None:
     for name in ("cat_1", "cat_2", "dog_1", "other"):
-        data = image_samples.encoded("PNG") if kind == "images" else b"text"
+        data = image_samples.encode_image("PNG") if kind == "images" else b"text"
         (tmp_path / f"{name}.{'png' if kind == 'images' else 'txt'}").write_bytes(data)
     build = functools.partial(recordmill.build, tmp_path, kind=kind, label_regex="(cat|dog)_")
     result = build(tmp_path.parent / f"{tmp_path.name}-out")

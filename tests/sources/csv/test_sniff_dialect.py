@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.csv_detection import plan, told
-from kit.csv_dialects import Made, made_files
+from kit.csv_detection import detect_head, plan
+from kit.csv_dialects import GeneratedFile, generated_files
 from kit.runs import in_flags
 
 from recordmill.base.errors import DataError
@@ -20,7 +20,7 @@ from recordmill.sources.csv import head as csv_head
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
 
-def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
+def judge(made: GeneratedFile, delimiter: str, quote: str | None, header: bool) -> str:
     """Whether that reads the file as it was written."""
     style: dict[str, Any] = (
         {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
@@ -34,9 +34,9 @@ def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
     return RIGHT if tuple(rows) == true and header == (made.header is not None) else WRONG
 
 
-def ours(made: Made, path: Path) -> str:
+def ours(made: GeneratedFile, path: Path) -> str:
     try:
-        head = told(path)
+        head = detect_head(path)
     except DataError:
         return REFUSED
     return judge(made, head.delimiter, head.quote, True)
@@ -48,7 +48,7 @@ def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
     """
     counts: Counter[tuple[str, bool]] = Counter()
     wrong = []
-    for number, made in enumerate(made_files()):
+    for number, made in enumerate(generated_files()):
         path = folder / f"{number}.csv"
         path.write_bytes(made.text.encode())
         outcome = ours(made, path)
@@ -92,7 +92,7 @@ def test_delimiter_and_quote_are_detected(
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(content)
-    head = told(path)
+    head = detect_head(path)
     assert (head.delimiter, head.quote) == (delimiter, quote)
 
 
@@ -244,9 +244,9 @@ def test_dialects_of_real_files_are_detected(shared_data: Path) -> None:
         name = str(path.relative_to(root))
         if name in REAL_REFUSED:
             with pytest.raises(DataError, match=REAL_REFUSED[name]):
-                told(path)
+                detect_head(path)
         else:
-            head = told(path)
+            head = detect_head(path)
             assert (head.delimiter, head.quote) == (
                 marks.get(path.name, marks.get(path.stem, ",")),
                 '"',

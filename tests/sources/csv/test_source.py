@@ -20,7 +20,7 @@ from kit.csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
 from kit.csv_reading import plan, read
 from kit.files import write_file
 from kit.runs import in_flags
-from kit.source_reading import input_files, same
+from kit.source_reading import are_equal, input_files
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
@@ -116,7 +116,7 @@ def check_file(
         expected = [converted(field, dtype, quoted) for field, quoted in fields]
         assert feature.required == (None not in expected)
         found = values_of(table.column(index), dtype)
-        assert all(map(same, found, expected)), feature
+        assert all(map(are_equal, found, expected)), feature
         assert len(found) == len(expected)
     return source
 

@@ -108,7 +108,7 @@ FORMATS: list[Callable[[Path, Mapping[str, Sequence[Box]], tuple[int, int]], Pat
 def images(tmp_path: Path) -> Path:
     for stem in BOXES:
         (tmp_path / "images").mkdir(exist_ok=True)
-        (tmp_path / "images" / f"{stem}.png").write_bytes(image_samples.encoded("PNG"))
+        (tmp_path / "images" / f"{stem}.png").write_bytes(image_samples.encode_image("PNG"))
     return tmp_path / "images"
 
 

@@ -21,7 +21,7 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 
-PNG, JPEG = image_samples.encoded("PNG"), image_samples.encoded("JPEG")
+PNG, JPEG = image_samples.encode_image("PNG"), image_samples.encode_image("JPEG")
 WIDTH, HEIGHT = image_samples.SIZE
 ALL = {"photo": "image", "mask": "mask", "emb": "npy", "raw": "bytes", "cap": "text"}
 
@@ -92,7 +92,7 @@ def test_hostile_and_broken_file_names_are_rejects(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(PNG)
     no_rows, shape = io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (0, 10**19)}
     np.lib.format.write_array_header_1_0(no_rows, shape)
-    other = image_samples.encoded("PNG", image_samples.picture(size=(5, 5)))
+    other = image_samples.encode_image("PNG", image_samples.picture(size=(5, 5)))
     files = {
         "files/cut.jpg": JPEG[:50],
         "files/other.png": other,

@@ -362,11 +362,11 @@ def test_impossible_resize_is_refused(
 def test_damaged_and_huge_images_are_rejects(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    good = image_samples.encoded("PNG", image_samples.picture(size=(200, 200)))
+    good = image_samples.encode_image("PNG", image_samples.picture(size=(200, 200)))
     (folder / "good.png").write_bytes(good)
     Image.new("RGB", (3000, 3000)).save(folder / "large.png")
     Image.new("RGB", (5000, 5000)).save(folder / "bomb.png")
-    jpeg = bytearray(image_samples.encoded("JPEG", image_samples.picture(size=(200, 200))))
+    jpeg = bytearray(image_samples.encode_image("JPEG", image_samples.picture(size=(200, 200))))
     jpeg[300:320] = b"\xff\xd0" * 10
     at = good.index(b"IDAT")
     length = int.from_bytes(good[at - 4 : at], "big")

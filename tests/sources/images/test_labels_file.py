@@ -21,7 +21,7 @@ from recordmill.sources.images.options import ImageOptions
 from recordmill.sources.images.source import ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
 
-PNG = image_samples.encoded("PNG")
+PNG = image_samples.encode_image("PNG")
 OWN = {"image", "format", "height", "width", "channels", "source"}
 
 
@@ -486,7 +486,7 @@ def _built(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, A
     """The columns of a build of 0.png, 1.png and 2.png with a table, and its notes."""
     (folder / "in").mkdir(exist_ok=True)
     for number in range(3):
-        data = image_samples.encoded("PNG", image_samples.picture(seed=number))
+        data = image_samples.encode_image("PNG", image_samples.picture(seed=number))
         (folder / "in" / f"{number}.png").write_bytes(data)
     (folder / table).write_bytes(text)
     option = "boxes" if "boxes" in table else "labels"

@@ -40,9 +40,9 @@ def tar(path: Path, members: Members) -> Path:
 def sample(number: int, image: str = "jpg") -> dict[str, bytes]:
     """The files of one sample by ending; every third lacks its text."""
     about = {"width": number, "tags": ["a"] * (number % 3), "geo": {"lat": number / 2}}
-    picture = image_samples.encoded("JPEG", image_samples.picture(seed=number))
+    picture = image_samples.encode_image("JPEG", image_samples.picture(seed=number))
     return {
-        **({image: picture, "seg.png": image_samples.encoded("PNG")} if image else {}),
+        **({image: picture, "seg.png": image_samples.encode_image("PNG")} if image else {}),
         "cls": b"%d\n" % (number % 4),
         "json": json.dumps(about).encode(),
         "flac": b"fLaC%d" % number,
@@ -248,7 +248,7 @@ def test_sample_whose_json_differs_in_form_is_a_reject(
 def test_samples_are_detected_from_the_names_in_tars(
     names: list[str], kind: str, tmp_path: Path
 ) -> None:
-    data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "txt": b"0 0.5 0.5 0.1 0.1\n"}
+    data = {"jpg": image_samples.encode_image("JPEG"), "cls": b"1", "txt": b"0 0.5 0.5 0.1 0.1\n"}
     listing = list_inputs(
         [str(tar(tmp_path / "a.tar", ((name, data[name[-3:]]) for name in names)))]
     )
@@ -257,7 +257,8 @@ def test_samples_are_detected_from_the_names_in_tars(
 
 def test_images_of_samples_are_resized_like_loose_ones(tmp_path: Path) -> None:
     files = {
-        f"{n}.jpg": image_samples.encoded("JPEG", image_samples.picture(seed=n)) for n in range(9)
+        f"{n}.jpg": image_samples.encode_image("JPEG", image_samples.picture(seed=n))
+        for n in range(9)
     }
     (tmp_path / "loose").mkdir()
     for name, data in files.items():
@@ -285,7 +286,7 @@ def test_images_of_samples_are_resized_like_loose_ones(tmp_path: Path) -> None:
 def test_samples_in_a_zip_are_detected_by_their_class_files(
     endings: tuple[str, ...], kind: str, tmp_path: Path
 ) -> None:
-    data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "xml": b"<annotation/>"}
+    data = {"jpg": image_samples.encode_image("JPEG"), "cls": b"1", "xml": b"<annotation/>"}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for number in range(4):
             for ending in endings:
@@ -303,7 +304,7 @@ def test_large_deflated_member_of_a_sample_is_a_reject(
         for number in range(2):
             archive.writestr(f"{number}.cls", "1")
             archive.writestr(f"{number}.html", "x" * (10 + 200 * number))
-            archive.writestr(f"{number}.png", image_samples.encoded("PNG"))
+            archive.writestr(f"{number}.png", image_samples.encode_image("PNG"))
     result = recordmill.build(tmp_path / "a.zip", tmp_path / "out", max_rejects=1)
     assert recordmill.open(result.out).to_table()["html"].to_pylist() == [b"x" * 10]
     (reject,) = rejects_of(result)

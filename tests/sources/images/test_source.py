@@ -25,7 +25,7 @@ def test_sizes_of_chunks_and_units_do_not_change_the_records(
     write_files(
         tmp_path,
         {
-            f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at))
+            f"{at:03}.png": image_samples.encode_image("PNG", image_samples.picture(seed=at))
             for at in range(50)
         },
     )

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.json_reading import plan, write
 from kit.runs import in_flags
-from kit.source_reading import read_all, same, values
+from kit.source_reading import are_equal, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -183,7 +183,7 @@ def test_json_values_equal_those_of_python(
     assert rejects == []
     for row, record in zip(values(rows), records, strict=True):
         for feature in source.schema:
-            assert same(row[feature.name], pick(record, feature.name.split("."))), feature
+            assert are_equal(row[feature.name], pick(record, feature.name.split("."))), feature
     assert {name.split(".")[0] for name in source.schema.names} >= {
         key for record in records for key, value in record.items() if value not in (None, {})
     }

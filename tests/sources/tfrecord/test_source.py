@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kit.data_sets import MIXED, mixed_rows, write_data_set
-from kit.files import framed
+from kit.files import tfrecord_bytes
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.tfrecord.stream import read_frames
@@ -32,7 +32,7 @@ def example(x: list[int] | bytes, y: str | bytes = b"text", **more: int) -> byte
 
 
 def write(path: Path, payloads: list[bytes], compressed: bool = False) -> Path:
-    data = framed(payloads)
+    data = tfrecord_bytes(payloads)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data) if compressed else data)
     return path

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import image_samples
-from kit.files import framed
+from kit.files import tfrecord_bytes
 from kit.source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
@@ -120,7 +120,7 @@ def as_images(folder: Path, parts: Parts, common: PlanOptions, **options: Any) -
     for number, label in enumerate(itertools.chain(*parts)):
         path = folder / "in" / str(label) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image_samples.encoded("PNG"))
+        path.write_bytes(image_samples.encode_image("PNG"))
     return plan_images(list_inputs([str(folder / "in")]), ImageOptions(**options), common)
 
 
@@ -128,7 +128,7 @@ def as_labelled_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     rows = list(enumerate(itertools.chain(*parts)))
     (folder / "in").mkdir()
     for number, _ in rows:
-        (folder / "in" / f"{number}.png").write_bytes(image_samples.encoded("PNG"))
+        (folder / "in" / f"{number}.png").write_bytes(image_samples.encode_image("PNG"))
     with open(folder / "labels.csv", "w", newline="") as file:
         csv.writer(file).writerows(
             [("file", "label"), *((f"{number}.png", label) for number, label in rows)]
@@ -416,7 +416,7 @@ def write_records(
     schema = schema_of(tuple(classes))
     folder.mkdir()
     payloads = [example({"label": classes.index(name)}, schema) for name in part]
-    (folder / f"{folder.name}.tfrecord").write_bytes(framed(payloads))
+    (folder / f"{folder.name}.tfrecord").write_bytes(tfrecord_bytes(payloads))
     if beside:
         (folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(schema))
     return folder / f"{folder.name}.tfrecord"

@@ -16,7 +16,7 @@ import pytest
 from kit.child_processes import cached_blocks, fill_cache, read_all_ways, read_pickled
 from kit.data_sets import mixed_rows, write_data_set
 from kit.fault_proxy import Proxy, fault_proxy
-from kit.store_server import Store, of_s3, settings
+from kit.store_server import Store, s3_settings, use_settings
 
 import recordmill
 from recordmill.__main__ import main
@@ -49,7 +49,7 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 10_000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 20_000)
-    with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
+    with fault_proxy(store.endpoint) as between, use_settings(**s3_settings(between.url)):
         yield between
 
 
@@ -307,13 +307,13 @@ def test_requests_in_flight_stay_within_storage_requests(
     ):
         proxy.begin()
         assert main([*command, *flag]) == 0, capsys.readouterr().err
-        assert 0 < proxy.most <= most, command
+        assert 0 < proxy.max_concurrent <= most, command
     REQUEST_LIMIT.set_max(64)
     dataset = recordmill.open(f"{store.root}/plain", storage_requests=most)
     REQUEST_LIMIT.set_max(64)
     dataset = pickle.loads(pickle.dumps(dataset))  # a process that reads it reads it so
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50
-    assert 0 < proxy.most <= most
+    assert 0 < proxy.max_concurrent <= most
     with pytest.raises(UsageError, match="storage_requests=0: must be 1 or more"):
         recordmill.open(f"{store.root}/plain", storage_requests=0)

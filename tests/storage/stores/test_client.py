@@ -19,9 +19,9 @@ from kit.store_server import (
     STRANGER,
     Store,
     azure_server,
-    of_s3,
     s3_server,
-    settings,
+    s3_settings,
+    use_settings,
 )
 from kit.web_files import web_files
 
@@ -71,7 +71,7 @@ def test_server_that_is_not_a_store_is_reported_as_such() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), OddStore)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with settings(**of_s3(f"http://127.0.0.1:{server.server_port}")):
+    with use_settings(**s3_settings(f"http://127.0.0.1:{server.server_port}")):
         for call in (
             lambda: files.put_object("s3://bucket/x", b"1"),
             lambda: files.read_range("s3://bucket/x"),
@@ -89,7 +89,7 @@ def test_truncated_list_of_objects_is_requested_again(
     if not store.root.startswith("s3"):
         pytest.skip("the proxy is for the other store")
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+    with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.begin(CUT_ANSWER, range(cut))
         for ask in (
             lambda: [name for name, _ in files.iter_object_stats(f"{remote}/rows")],
@@ -200,7 +200,7 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
         pytest.skip("of the other store")
     now = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
     wrong = (
-        of_s3(store.endpoint, **given)
+        s3_settings(store.endpoint, **given)
         if scheme == "s3"
         else now | {f"AZURE_{key}": given[key] for key in given}
     )
@@ -211,7 +211,7 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
     if not {"nothing", "in/tables/*.png"} & {path}:
         (tmp_path / "a.csv").write_text("a\n1\n")
         commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{where}/out"])
-    with settings(**wrong):
+    with use_settings(**wrong):
         for command in commands:
             assert main(command) in (1, 2)
             heard = capsys.readouterr()
@@ -241,7 +241,7 @@ def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str) -
             "AZURE_ALLOW_HTTP": "true",
         }
         monkeypatch.setattr(client, "MAX_RETRIES", 0)
-        with settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
+        with use_settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
             next(files.iter_object_stats(f"{scheme}://{BUCKET}/in"), None)
 
 
@@ -330,7 +330,7 @@ def test_settings_of_profiles_are_used_unless_the_environment_has_them(
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
         **environment,
     }
-    with settings(**given):
+    with use_settings(**given):
         assert client._profile_settings() == expected
 
 
@@ -339,13 +339,13 @@ def test_profile_without_keys_or_in_a_damaged_file_is_an_error(tmp_path: Path) -
     config.write_text(CONFIG)
     files_of = {"AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     with (
-        settings(**files_of, AWS_PROFILE="work"),
+        use_settings(**files_of, AWS_PROFILE="work"),
         pytest.raises(UsageError, match=r"AWS_PROFILE=work: .*have no keys of that profile"),
     ):
         client._profile_settings()
     config.write_bytes(b"[default]\nregion = \xff\n")
     with (
-        settings(**files_of),
+        use_settings(**files_of),
         pytest.raises(UsageError, match=f"{config}: can't be read as the AWS command line writes"),
     ):
         client._profile_settings()

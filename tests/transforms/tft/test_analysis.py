@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.files import shard_bytes
-from kit.image_samples import encoded
+from kit.image_samples import encode_image
 from kit.runs import rejects_of
 from kit.transform_sets import folder_of
 from kit.transformed_set import DECLARED, SPLITS, words, zscore
@@ -253,7 +253,7 @@ def test_failing_user_function_is_reported_with_its_line(
 
 
 def test_rows_that_a_transform_refuses_are_rejects_without_values(tmp_path: Path) -> None:
-    photo = encoded("PNG", Image.new("RGB", (6, 5), (0, 128, 255)))
+    photo = encode_image("PNG", Image.new("RGB", (6, 5), (0, 128, 255)))
     photos = [photo if i % 50 != 7 else b"secret, and no image" for i in range(200)]
     data = {"id": np.arange(200), "photo": photos}
     declared = {"photo": {"image": {"resize": [2, 3], "scale": 1 / 255}}}

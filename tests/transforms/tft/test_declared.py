@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -220,7 +220,7 @@ def test_class_numbers_become_vectors() -> None:
 
 
 def test_image_is_decoded_to_the_size() -> None:
-    data = encoded("PNG", picture(size=(20, 10)))
+    data = encode_image("PNG", picture(size=(20, 10)))
     steps = {"image": {"resize": [4, 5], "channels": 3, "scale": 1 / 255}}
     pixels = apply(steps, Feature("x", "bytes", required=True), tf.constant([data, data])).numpy()
     assert (pixels.shape, pixels.dtype) == ((2, 4, 5, 3), np.float32)

@@ -12,7 +12,7 @@ import pytest
 import spark_hosts
 from engines import Clusters, Engine
 from flink_hosts import FlinkHosts
-from kit.image_samples import encoded, picture
+from kit.image_samples import encode_image, picture
 from spark_hosts import SparkHosts
 
 import recordmill
@@ -38,7 +38,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(60):
         path = folder / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(encoded("JPEG", picture(size=(40 + number, 30), seed=number)))
+        path.write_bytes(encode_image("JPEG", picture(size=(40 + number, 30), seed=number)))
     return folder
 
 
