@@ -1,8 +1,22 @@
 // Frames: writes them around payloads, finds and checks them in bytes, and copies spans of bytes to other places.
 #include "frames.h"
 
+#include <errno.h>
+#include <unistd.h>
+
 namespace rm {
 namespace {
+
+// Reads bytes [start, start + size) of a file. Returns false if the file ends before, or can't be read.
+bool read_fully(int descriptor, int64_t start, int64_t size, uint8_t *out) {
+  while (size > 0) {
+    const ssize_t count = pread(descriptor, out, static_cast<size_t>(size), static_cast<off_t>(start));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    start += count, size -= count, out += count;
+  }
+  return true;
+}
 
 // Continues a digest with a word. Each step is a bijection, so no change of a single word goes unnoticed.
 RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
@@ -116,6 +130,30 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids
         __builtin_prefetch(reinterpret_cast<const void *>(address + static_cast<uintptr_t>(line)));
     }
     copy_short(out.data + targets[i], blocks[block].data + starts[i], size);
+  }
+  return count;
+}
+
+int64_t rm_read_spans(int64_t descriptor, IntSpan starts, IntSpan sizes, IntSpan targets, Span<uint8_t> out) {
+  // A call costs about as much as copying 4 KiB, so spans with smaller gaps are read together.
+  constexpr int64_t CHUNK_BYTES = 64 << 10, MAX_GAP_BYTES = 4 << 10;
+  const int64_t count = starts.size;
+  if (sizes.size != count || targets.size != count || descriptor != static_cast<int>(descriptor)) return BOUNDS;
+  for (int64_t i = 0; i < count; i++)
+    if (starts[i] < 0 || sizes[i] > INT64_MAX - starts[i] || !out.holds(targets[i], sizes[i])) return BOUNDS;
+  uint8_t chunk[CHUNK_BYTES];
+  for (int64_t i = 0, next; i < count; i = next) {
+    const int64_t start = starts[i];
+    int64_t end = start + sizes[i];
+    for (next = i + 1; next < count; next++) {
+      const int64_t next_end = max(end, starts[next] + sizes[next]);
+      if (starts[next] < start || starts[next] - end > MAX_GAP_BYTES || next_end - start > CHUNK_BYTES) break;
+      end = next_end;
+    }
+    const bool is_single = next == i + 1;
+    if (!read_fully(static_cast<int>(descriptor), start, end - start, is_single ? out.data + targets[i] : chunk)) return i;
+    for (int64_t row = i; row < next && !is_single; row++)
+      copy_short(out.data + targets[row], chunk + (starts[row] - start), sizes[row]);
   }
   return count;
 }

@@ -129,3 +129,37 @@ def test_images_of_lists_that_become_longer_take_bounded_memory(tmp_path: Path) 
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **allocators})
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[-1]) < (96 + 2 * 42) * MIB  # and the batch of the user
+
+
+MAPPED_PAGES = """
+import sys
+import numpy as np
+import recordmill
+
+def mapped_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssFile")) << 10
+
+rows = {"id": np.arange(300_000), "data": np.ones((300_000, 100), np.float32)}
+recordmill.build(rows, sys.argv[1], num_shards=int(sys.argv[2]))  # 130 MB
+ds = recordmill.open(sys.argv[1], threads=2)
+shuffled = lambda: ds.batches(100, shuffle="global", epochs=1, memory_bytes="24MiB")
+next(shuffled())  # loads libraries
+before, most, ids = mapped_bytes(), 0, []
+for batch in shuffled():
+    ids.append(batch["id"])
+    most = max(most, mapped_bytes())
+assert (np.sort(np.concatenate(ids)) == rows["id"]).all()
+print(most - before)
+"""
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("shards", [3, 40])
+def test_shuffled_records_of_a_large_data_set_do_not_fill_the_memory_with_pages(
+    tmp_path: Path, shards: int
+) -> None:
+    words = [sys.executable, "-c", MAPPED_PAGES, str(tmp_path / "out"), str(shards)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) < 24 * MIB  # of which 7 MB are pages of the indexes

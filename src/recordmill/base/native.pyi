@@ -466,6 +466,13 @@ def copy_spans(
     targets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
+def read_spans(
+    descriptor: int,
+    starts: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    targets: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
 def hash_spans(
     key0: npt.NDArray[np.uint64] | None,
     key1: npt.NDArray[np.uint64] | None,

@@ -249,14 +249,16 @@ class MixedRecords:
         """
         return self.datasets[0].make_decoding(schema)
 
-    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+    def read(self, numbers: Int64s, schema: Schema, *, use_mapping: bool = True) -> pa.RecordBatch:
         """Reads records of all data sets by number.
 
         Args:
             numbers: Numbers among the stored records of all files. They may repeat.
             schema: The features to read.
+            use_mapping: See `RecordFiles.frames`.
         """
-        return read_columns(self.files, numbers, self.make_decoding(schema))
+        decoding = self.make_decoding(schema)
+        return read_columns(self.files, numbers, decoding, use_mapping=use_mapping)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields all records of one data set after another.

@@ -493,9 +493,10 @@ class Records:
         first, last = self.to_stored_numbers(np.array([begin, end - 1])).tolist()
         return first, last + 1
 
-    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+    def read(self, numbers: Int64s, schema: Schema, *, use_mapping: bool = True) -> pa.RecordBatch:
         """Reads some features of records by their numbers, which count all stored records."""
-        return read_columns(self.files, numbers, self.make_decoding(schema))
+        decoding = self.make_decoding(schema)
+        return read_columns(self.files, numbers, decoding, use_mapping=use_mapping)
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Returns records [start, stop) as one table."""

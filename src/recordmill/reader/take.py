@@ -174,16 +174,21 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
     return table.take(pa.array(back.reshape(-1)))
 
 
-def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.RecordBatch:
+def read_columns(
+    files: RecordFiles, numbers: Int64s, decoding: Decoding, *, use_mapping: bool = True
+) -> pa.RecordBatch:
     """Reads the columns of some records, in the order of `numbers`.
 
     The columns have their stored names.
+
+    Args:
+        use_mapping: See `RecordFiles.frames`.
 
     Raises:
         DataError: A record is damaged or does not fit the schema. The error names its file, record
             and offset.
     """
-    frames = files.frames(numbers)
+    frames = files.frames(numbers, use_mapping=use_mapping)
     frames.raise_damage()
     with time_stage("decode"):
         return decoding.decode(

@@ -277,13 +277,13 @@ class ZippedRecords:
         """Returns a conversion without steps, because each data set converts its own features."""
         return Decoding(schema)
 
-    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+    def read(self, numbers: Int64s, schema: Schema, *, use_mapping: bool = True) -> pa.RecordBatch:
         """Reads each feature of records from the data set that has it."""
         columns: dict[str, pa.Array] = {}
         for part in self.parts:
             part_schema = schema.select([name for name in schema.names if name in part.schema])
             if part_schema.names:
-                part_columns = part.read(numbers, part_schema).columns
+                part_columns = part.read(numbers, part_schema, use_mapping=use_mapping).columns
                 columns |= builtins.zip(part_schema.names, part_columns, strict=True)
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in schema.names], names=list(schema.names)

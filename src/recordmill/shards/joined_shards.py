@@ -16,7 +16,9 @@ from recordmill.base.buffers import Bytes, Int64s, to_offsets
 from recordmill.base.threads import ForkSafeLock
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.shards.index import INDEX_DTYPE, MAX_INDEX_HEADER_BYTES
+from recordmill.shards.manifest import explain_missing
 from recordmill.shards.tfrecord_file import IndexedShard, TFRecordFile
+from recordmill.storage.files import read_spans
 from recordmill.storage.mapped_files import MappedFiles
 
 # Fewer files are read one by one.
@@ -99,7 +101,9 @@ class JoinedShards:
             self._shards[ordinal].locate(number[None] - self._firsts[ordinal])
         return offsets + np.repeat(self._content_begins[used], counts), lengths
 
-    def gather(self, offsets: Int64s, lengths: Int64s, out: Bytes, targets: Int64s) -> None:
+    def gather(
+        self, offsets: Int64s, lengths: Int64s, out: Bytes, targets: Int64s, use_mapping: bool
+    ) -> None:
         """Copies frames to their places in a buffer.
 
         Args:
@@ -107,8 +111,21 @@ class JoinedShards:
             lengths: Their payload lengths.
             out: The buffer.
             targets: The offset in `out` of each frame.
+            use_mapping: See `RecordFiles.frames`.
+
+        Raises:
+            DataError: A shard has become shorter.
         """
         sizes = lengths + FRAME_OVERHEAD_BYTES
+        if not use_mapping:
+            edges = np.append(np.searchsorted(offsets, self._content_begins), len(offsets))
+            for ordinal in np.flatnonzero(np.diff(edges)).tolist():
+                rows = slice(edges[ordinal], edges[ordinal + 1])
+                starts = offsets[rows] - self._content_begins[ordinal]
+                path = self._shards[ordinal].file.path
+                with explain_missing(path):
+                    read_spans(path, starts, sizes[rows], out, targets[rows])
+            return
         num_copied = native.copy_spans([self._mapped.data], None, offsets, sizes, targets, out)
         assert num_copied == len(offsets)
 

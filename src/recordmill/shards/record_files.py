@@ -138,11 +138,14 @@ class RecordFiles(Sequence[TFRecordFile]):
         file, record = self.find(number)
         return file.file.path, describe_place(record, -1)
 
-    def frames(self, numbers: Int64s) -> FileFrames:
+    def frames(self, numbers: Int64s, *, use_mapping: bool = True) -> FileFrames:
         """Reads records by number, and checks their CRCs.
 
         Args:
             numbers: Numbers among the records of all files. They may repeat.
+            use_mapping: Maps uncompressed files on a disk. That is faster if their pages are
+                mapped already. But Linux maps 64 KiB around each record, which count as memory of
+                this process. False reads the records instead.
 
         Returns:
             The good frames in the order of `numbers`, and the damage.
@@ -181,10 +184,10 @@ class RecordFiles(Sequence[TFRecordFile]):
             targets = np.cumsum(sizes) - sizes
             out = allocate(int(sizes.sum()), np.uint8)
             if joined is not None:
-                joined.gather(offsets, lengths, out, targets[order])
+                joined.gather(offsets, lengths, out, targets[order], use_mapping)
             for file, _, rows, offsets, lengths in parts:
                 if len(rows):
-                    file.gather(offsets, lengths, out, targets[rows], unreadable)
+                    file.gather(offsets, lengths, out, targets[rows], unreadable, use_mapping)
         rows = np.flatnonzero(sizes)
         with time_stage("check"):
             scanned = scan_piece(

@@ -59,8 +59,9 @@ from recordmill.shards.pieces import (
     stream,
 )
 from recordmill.shards.record_table import RecordTable, scan_headers
+from recordmill.storage.archives import archive_path
 from recordmill.storage.compression import open_stream
-from recordmill.storage.files import MAPPED_FILES, is_remote, map_file, read_range, read_ranges
+from recordmill.storage.files import MAPPED_FILES, is_remote, map_file, read_range, read_spans
 from recordmill.storage.mapped_files import MappedFiles
 from recordmill.storage.spool import Lane, Spool, SpoolingStream
 
@@ -145,6 +146,7 @@ class TFRecordFile(ABC):
         out: Bytes,
         targets: Int64s,
         unreadable: list[Unreadable],
+        use_mapping: bool,
     ) -> None:
         """Copies frames to their places in a buffer.
 
@@ -154,21 +156,19 @@ class TFRecordFile(ABC):
             out: The buffer.
             targets: The offset in `out` of each frame.
             unreadable: Receives the ranges of `out` that could not be read.
+            use_mapping: See `RecordFiles.frames`.
 
         Raises:
             DataError: The file has changed.
         """
         sizes = lengths + FRAME_OVERHEAD_BYTES
-        if is_remote(self.file.path):
-            ranges = zip(offsets.tolist(), targets.tolist(), sizes.tolist(), strict=True)
-            check_range(self.file, int(offsets.min()), int((offsets + sizes).max()), 0)
-            with explain_missing(self.file.path):
-                read_ranges(
-                    self.file.path,
-                    [(offset, out[target : target + size]) for offset, target, size in ranges],
-                )
-        else:
+        path = self.file.path
+        if not is_remote(path) and (use_mapping or archive_path(path)):
             self._copy(self._contents, offsets, sizes, out, targets)
+        else:
+            check_range(self.file, int(offsets.min()), int((offsets + sizes).max()), 0)
+            with explain_missing(path):
+                read_spans(path, offsets, sizes, out, targets)
         self.file.check_unchanged()
 
     def _copy(
@@ -427,9 +427,10 @@ class IndexedShard(TFRecordFile):
         out: Bytes,
         targets: Int64s,
         unreadable: list[Unreadable],
+        use_mapping: bool,
     ) -> None:
         if not self.inflates_members:
-            super().gather(offsets, lengths, out, targets, unreadable)
+            super().gather(offsets, lengths, out, targets, unreadable, use_mapping)
             return
         sizes = lengths + FRAME_OVERHEAD_BYTES
         member_ids = np.searchsorted(self._member_begins, offsets, "right")
@@ -652,6 +653,7 @@ class InflatedFile(ScannedFile):
         out: Bytes,
         targets: Int64s,
         unreadable: list[Unreadable],
+        use_mapping: bool,
     ) -> None:
         self._copy(self._contents, offsets, lengths + FRAME_OVERHEAD_BYTES, out, targets)
         self.file.check_unchanged()

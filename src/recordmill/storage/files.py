@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
 from recordmill.base.machine import limit_descriptors
@@ -310,6 +310,22 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
         DataError: The file ends inside a range.
     """
     find_storage(path).read_ranges(path, ranges)
+
+
+def read_spans(path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s) -> None:
+    """Reads many small ranges of a file to their places in an array.
+
+    Args:
+        path: The file to read.
+        starts: int64 [spans]. Offsets in the file, in ascending order. They may repeat.
+        sizes: int64 [spans]. The size of each span in bytes.
+        out: The array.
+        targets: int64 [spans]. The offset in `out` of each span.
+
+    Raises:
+        DataError: The file ends inside a span.
+    """
+    find_storage(path).read_spans(path, starts, sizes, out, targets)
 
 
 def read_blocks(

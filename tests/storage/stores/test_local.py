@@ -6,7 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from recordmill.base import native
+from recordmill.base.errors import DataError
 from recordmill.storage.stores import local
 from recordmill.storage.stores.local import (
     LocalReader,
@@ -15,6 +19,12 @@ from recordmill.storage.stores.local import (
     map_open_file,
     open_regular,
     reserve_space,
+)
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8)
+# Spans that are next to each other, repeat, overlap, are far apart, and are larger than a chunk.
+SPANS = st.lists(
+    st.tuples(st.integers(0, 150_000), st.sampled_from([0, 1, 300, 5_000, 70_000])), max_size=40
 )
 
 
@@ -76,3 +86,57 @@ def test_storage_maps_and_lists_files(tmp_path: Path) -> None:
     assert not storage.is_file(str(tmp_path))
     assert not storage.exists(str(tmp_path / "none"))
     assert storage.stat(str(tmp_path / "a")) == storage.last_known_stat(str(tmp_path / "a"))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("local") / "f"
+    file.write_bytes(CONTENT.tobytes())
+    return str(file)
+
+
+@given(spans=SPANS, seed=st.integers(0, 100), is_sorted=st.booleans())
+def test_spans_are_read_to_their_places(
+    path: str, spans: list[tuple[int, int]], seed: int, is_sorted: bool
+) -> None:
+    spans = sorted(spans) if is_sorted else spans
+    starts, sizes = (np.array([span[i] for span in spans], np.int64) for i in (0, 1))
+    order = np.random.default_rng(seed).permutation(len(spans))
+    targets = np.zeros(len(spans), np.int64)
+    targets[order] = np.cumsum(sizes[order]) - sizes[order]
+    out = np.zeros(int(sizes.sum()), np.uint8)
+    LocalStorage().read_spans(path, starts, sizes, out, targets)
+    for start, size, target in zip(starts, sizes, targets, strict=True):
+        assert (out[target : target + size] == CONTENT[start : start + size]).all()
+
+
+@pytest.mark.parametrize("starts", [[0, 100, 299_990], [299_900, 299_990], [299_990], [400_000]])
+def test_span_beyond_the_end_is_an_error_with_its_byte(path: str, starts: list[int]) -> None:
+    sizes = np.full(len(starts), 20)
+    end = max(300_000, starts[-1])
+    with pytest.raises(DataError, match=f"ends at byte {end}, where {starts[-1] + 20} are needed"):
+        LocalStorage().read_spans(
+            path, np.array(starts), sizes, np.empty(20, np.uint8), np.zeros(len(starts), np.int64)
+        )
+
+
+def test_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
+    one = np.ones(1, np.int64)
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        LocalStorage().read_spans(str(tmp_path), one, one, np.empty(2, np.uint8), one)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert native.read_spans(descriptor, one, one, one, np.empty(2, np.uint8)) == 0
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "target"), [(-1, 1, 0), (0, -1, 0), (0, 3, 0), (0, 1, 2), (2**62, 2**62, 0)]
+)
+def test_spans_outside_of_the_array_are_refused(
+    path: str, start: int, size: int, target: int
+) -> None:
+    arrays = [np.array([number]) for number in (start, size, target)]
+    with open(path, "rb") as file, pytest.raises(IndexError):
+        native.read_spans(file.fileno(), *arrays, np.empty(2, np.uint8))

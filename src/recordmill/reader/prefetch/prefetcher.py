@@ -191,21 +191,21 @@ class Fetcher:
     def _read_rows(self, step_range: StepRange, is_large: bool) -> StepRows:
         try:
             if self.skip_bad:
-                return self._read_rows_or_skip(step_range)
+                return self._read_rows_or_skip(step_range, is_large)
             numbers, steps = self._numbers(step_range), self.schedule.epoch_steps
             edges = np.minimum(np.arange(step_range.num_steps + 1) * steps.batch_size, len(numbers))
             mask = self.schedule.mask(step_range) if steps.remainder == "pad" else None
-            batch = self.dataset.read(numbers, self.schema)
+            batch = self.dataset.read(numbers, self.schema, use_mapping=not is_large)
             return StepRows(
                 step_range=step_range, batch=batch, edges=edges, numbers=numbers, mask=mask
             )
         finally:
-            # Pages of mapped files count as memory of this process until they are released. That is
-            # harmless unless the files are larger than the memory for this work.
+            # Pages of mapped indexes count as memory of this process until they are released. That
+            # is harmless unless the data set is larger than the memory for this work.
             if is_large:
                 release_mapped_pages()
 
-    def _read_rows_or_skip(self, step_range: StepRange) -> StepRows:
+    def _read_rows_or_skip(self, step_range: StepRange, is_large: bool) -> StepRows:
         numbers, positions = (
             self._numbers(step_range),
             self.schedule.epoch_steps.positions(step_range),
@@ -213,7 +213,7 @@ class Fetcher:
         if step_range.epoch == self.schedule.epoch:
             is_included = positions >= self.skip_below
             numbers, positions = numbers[is_included], positions[is_included]
-        frames = self.dataset.files.frames(numbers)
+        frames = self.dataset.files.frames(numbers, use_mapping=not is_large)
         damaged = {damage.record: damage.message for damage in frames.damage}
         is_damaged = np.isin(numbers, list(damaged))
         rows = np.flatnonzero(~is_damaged)

@@ -105,12 +105,13 @@ class Fetchable(Sampled, Protocol):
     def lenient_view(self) -> Fetchable:
         """A view that reads past damaged places instead of raising an error."""
 
-    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+    def read(self, numbers: Int64s, schema: Schema, *, use_mapping: bool = True) -> pa.RecordBatch:
         """Reads records by number, in the given order.
 
         Args:
             numbers: int64 [rows]. Numbers among all stored records. They may repeat.
             schema: The features to read.
+            use_mapping: See `RecordFiles.frames`.
 
         Returns:
             The columns of `schema`, under their stored names.

@@ -14,7 +14,8 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
+from recordmill.base import native
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.storage.stores.protocol import FileStorage, Stat
 
 # Linux reads at most 2 GiB - 4 KiB per call. Calls of 1 GiB are few, and release the GIL.
@@ -130,6 +131,16 @@ class LocalStorage(FileStorage):
     def map(self, path: str) -> Bytes:
         with os.fdopen(open_regular(path), "rb") as file:
             return map_open_file(file)
+
+    def read_spans(
+        self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
+    ) -> None:
+        with os.fdopen(open_regular(path), "rb") as file:
+            num_read = native.read_spans(file.fileno(), starts, sizes, targets, out)
+        if num_read < len(starts):
+            # This raises the error with its reason.
+            remaining = slice(num_read, None)
+            super().read_spans(path, starts[remaining], sizes[remaining], out, targets[remaining])
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes, allocate
+from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 
 
@@ -198,6 +198,26 @@ class FileStorage(ABC):
                         f"ends at byte {start + num_read}, where {start + len(buffer)} are needed",
                         source=path,
                     )
+
+    def read_spans(
+        self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
+    ) -> None:
+        """Reads many small ranges of a file to their places in an array.
+
+        Args:
+            path: The file to read.
+            starts: int64 [spans]. Offsets in the file, in ascending order. They may repeat.
+            sizes: int64 [spans]. The size of each span in bytes.
+            out: The array.
+            targets: int64 [spans]. The offset in `out` of each span.
+
+        Raises:
+            DataError: The file ends inside a span.
+        """
+        spans = zip(starts.tolist(), sizes.tolist(), targets.tolist(), strict=True)
+        self.read_ranges(
+            path, [(start, out[target : target + size]) for start, size, target in spans]
+        )
 
     def start_reading(self, path: str, start: int, stop: int) -> Callable[[], Bytes] | None:
         """Requests bytes [start, stop) of a file from a store.
