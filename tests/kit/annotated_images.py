@@ -49,11 +49,11 @@ OBJECT = "<object><name>x</name>{}<bndbox><xmin>{}</xmin><ymin>6</ymin><xmax>40<
 
 def coco_document(**changes: Any) -> dict[str, Any]:
     """Returns a COCO document with a good annotation 1, and annotation 2 with changes."""
-    good = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 5, 30, 20]}
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 5, 30, 20]}
     return {
         "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}],
         "categories": [{"id": 1, "name": "x"}],
-        "annotations": [good, good | {"id": 2} | changes],
+        "annotations": [annotation, annotation | {"id": 2} | changes],
     }
 
 

@@ -1,21 +1,23 @@
-"""One set of images and boxes, exported as several annotation tools write it."""
+"""One set of images and boxes, in the formats that annotation tools export."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-Box = tuple[str, float, float, float, float]  # class, and edges in pixels of the export, from 0
-Scenes = Mapping[str, tuple[tuple[int, int], Sequence[Box]]]  # stem: stated size, boxes
+# Class, left, top, right and bottom, in pixels of the exported size. The first pixel begins at 0.
+Box = tuple[str, float, float, float, float]
+# From the stem of a file name to its (width, height) in the export, and its boxes.
+Scenes = Mapping[str, tuple[tuple[int, int], Sequence[Box]]]
 CLASSES = ("cat", "dog")
 
 
 def coco_instances(folder: Path, scenes: Scenes) -> Path:
-    """COCO as its authors write it: ids with gaps, all optional fields."""
+    """Writes COCO as its authors do: ids have gaps, and all optional fields exist."""
     return _coco(folder / "instances_all.json", scenes, lambda stem: f"{stem}.jpg", {})
 
 
 def coco_roboflow(folder: Path, scenes: Scenes) -> Path:
-    """COCO of Roboflow: a folder per split, with texts beside it."""
+    """Writes COCO as Roboflow does: a folder per split, next to a text file."""
     (folder / "train").mkdir()
     (folder / "README.dataset.txt").write_text("# A data set\n\nProvided by a user\n")
     return _coco(
@@ -24,7 +26,7 @@ def coco_roboflow(folder: Path, scenes: Scenes) -> Path:
 
 
 def coco_label_studio(folder: Path, scenes: Scenes) -> Path:
-    """COCO of Label Studio: backslashes, and a prefix for each upload."""
+    """Writes COCO as Label Studio does: paths have backslashes and a prefix per upload."""
     return _coco(folder / "result.json", scenes, lambda stem: f"images\\/8f3b2c1d-{stem}.jpg", {})
 
 
@@ -51,12 +53,12 @@ def _coco(path: Path, scenes: Scenes, name: Callable[[str], str], extra: dict[st
 
 
 def voc_label_img(folder: Path, scenes: Scenes) -> Path:
-    """VOC of LabelImg: a file per image, with a path on another machine."""
+    """Writes VOC as LabelImg does, with paths on another machine."""
     return _voc(folder, scenes, "<path>C:\\\\work\\\\{0}.jpg</path><filename>{0}.jpg</filename>")
 
 
 def voc_devkit(folder: Path, scenes: Scenes) -> Path:
-    """VOC of the development kit: with parts of objects, and a file name only."""
+    """Writes VOC as the development kit does: file names without paths."""
     return _voc(folder, scenes, "<folder>VOC</folder><filename>{0}.jpg</filename>")
 
 
@@ -76,7 +78,7 @@ def _voc(folder: Path, scenes: Scenes, head: str) -> Path:
 
 
 def yolo_ultralytics(folder: Path, scenes: Scenes) -> Path:
-    """YOLO of Ultralytics: names in data.yaml above."""
+    """Writes YOLO as Ultralytics does: data.yaml in the folder above contains the names."""
     (folder / "data.yaml").write_text("names:\n  0: cat\n  1: dog\n")
     (folder / "labels").mkdir()
     _yolo(folder / "labels", scenes, "{} {!r} {!r} {!r} {!r}\n")
@@ -84,7 +86,10 @@ def yolo_ultralytics(folder: Path, scenes: Scenes) -> Path:
 
 
 def yolo_predicted(folder: Path, scenes: Scenes) -> Path:
-    """YOLO with a confidence, classes as floats, a BOM, and names in classes.txt."""
+    """Writes YOLO predictions with a confidence.
+
+    Classes are floats, the files have a BOM, and classes.txt contains the names.
+    """
     (folder / "classes.txt").write_text("\ufeffcat\ndog\n", encoding="utf-8")
     _yolo(folder, scenes, "{}.0\t{!r} {!r} {!r} {!r} 0.5\r\n", "\ufeff")
     return folder
@@ -106,7 +111,7 @@ def _yolo(folder: Path, scenes: Scenes, line: str, head: str = "") -> None:
 
 
 def csv_object_detection_api(folder: Path, scenes: Scenes) -> Path:
-    """CSV of xml_to_csv.py, with stated sizes."""
+    """Writes CSV as xml_to_csv.py does, with the size of each image."""
     rows = [
         f"{stem}.jpg,{width},{height},{kind},{left},{top},{right},{bottom}"
         for stem, ((width, height), boxes) in scenes.items()
@@ -118,7 +123,7 @@ def csv_object_detection_api(folder: Path, scenes: Scenes) -> Path:
 
 
 def csv_kaggle(folder: Path, scenes: Scenes) -> Path:
-    """CSV with an id and a box in one column."""
+    """Writes CSV with an id, and with the box in one column."""
     rows = [
         f'{stem},{width},{height},"[{left}, {top}, {right - left}, {bottom - top}]",{kind}'
         for stem, ((width, height), boxes) in scenes.items()
@@ -130,7 +135,7 @@ def csv_kaggle(folder: Path, scenes: Scenes) -> Path:
 
 
 def hugging_face_lists(folder: Path, scenes: Scenes) -> Path:
-    """metadata.jsonl of Hugging Face, with a list per column."""
+    """Writes metadata.jsonl of Hugging Face, with a list per column."""
     lines = [
         {
             "file_name": f"{stem}.jpg",
@@ -151,7 +156,7 @@ def hugging_face_lists(folder: Path, scenes: Scenes) -> Path:
 
 
 def hugging_face_objects(folder: Path, scenes: Scenes) -> Path:
-    """metadata.jsonl of Hugging Face, with an object per box."""
+    """Writes metadata.jsonl of Hugging Face, with an object per box."""
     lines = [
         {
             "image": f"{stem}.jpg",

@@ -1,4 +1,4 @@
-"""Tables and batches as plain Python values, and the check that batches resume at every step."""
+"""Tables and batches as plain Python values, and a check that batches resume."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +13,14 @@ from recordmill.schemas.feature import Schema
 
 
 def ids(batches: Iterable[Mapping[str, Any]]) -> list[list[int]]:
-    """The feature `id` of each batch."""
+    """Returns the feature `id` of each batch."""
     return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
 def plain(value: Any) -> Any:
-    """A value of an array or of our columns in Python's own types: None for what is missing, times
-    as numbers.
+    """Returns a value of an array or of our columns in Python's own types.
+
+    Missing values become None, and times become integers.
     """
     if isinstance(value, np.ma.MaskedArray) and value.size and np.ma.getmaskarray(value).all():
         return None
@@ -33,32 +34,41 @@ def plain(value: Any) -> Any:
 
 
 def tensor_to_list(value: Any) -> list[Any]:
-    """A tensor or ragged tensor of TensorFlow as nested lists."""
+    """Returns a tensor or ragged tensor of TensorFlow as nested lists."""
     return value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()
 
 
 def table_of(columns: Mapping[str, Any], schema: Schema) -> pa.Table:
-    """The columns with the types and the metadata of a schema."""
+    """Returns columns with the types and the metadata of a schema."""
     arrow = to_arrow(schema)
     return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
 
 
 def check_resumes(
     begin: Callable[..., Any],
-    shown: Callable[[Any], list[Any]],
+    contents: Callable[[Any], list[Any]],
     options: Mapping[str, Any],
     every: int = 1,
 ) -> list[Any]:
-    """Checks that batches go on from the state after `every` so many steps and the last one; gives
-    what all show.
+    """Checks that batches resume from a saved state.
+
+    Args:
+        begin: Starts to iterate. Takes the options, and a `state`.
+        contents: Returns the remaining batches in a form that can be compared.
+        options: Options of `begin`, with a number of `epochs`.
+        every: The states after this many steps each are tested. The last state is always tested.
+
+    Returns:
+        The contents of all batches.
     """
-    whole, running = shown(begin(**options)), begin(**options)
-    behind = shown(begin(**{**options, "epochs": 2 * options["epochs"]}))[len(whole) :]
-    for step in range(len(whole) + 1):
-        if step == len(whole):
-            assert next(running, None) is None
-        state = json.loads(json.dumps(running.state()))
-        if step % every == 0 or step == len(whole):
-            assert shown(begin(**options, state=state)) == (whole[step:] or behind)
-        next(running, None)
-    return whole
+    expected, batches = contents(begin(**options)), begin(**options)
+    next_epochs = contents(begin(**{**options, "epochs": 2 * options["epochs"]}))[len(expected) :]
+    for step in range(len(expected) + 1):
+        if step == len(expected):
+            assert next(batches, None) is None
+        state = json.loads(json.dumps(batches.state()))
+        if step % every == 0 or step == len(expected):
+            # The state at the end resumes with the epochs that follow.
+            assert contents(begin(**options, state=state)) == (expected[step:] or next_epochs)
+        next(batches, None)
+    return expected

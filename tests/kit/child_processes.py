@@ -1,4 +1,4 @@
-"""Functions that tests run in processes of their own, which import them by name."""
+"""Functions that tests run in child processes, which import them by name."""
 
 import fcntl
 import hashlib
@@ -24,7 +24,7 @@ X_SCHEMA = Schema((Feature("x", "int64", required=True),))
 
 
 def encoded_digest(seed: int) -> str:
-    """Of a batch that the seed gives, encoded and scanned."""
+    """Returns the hash of an encoded and scanned batch of random rows."""
     random = np.random.default_rng(seed)
     splits = np.arange(0, 5001, 5)
     batch = pa.RecordBatch.from_arrays(
@@ -41,21 +41,26 @@ def encoded_digest(seed: int) -> str:
 
 
 def start_run(out: str) -> None:
-    """Starts a run that writes ONE, and ends without a commit."""
+    """Starts a run that writes X_SCHEMA, and ends without a commit."""
     from recordmill.transforms import write_shards
 
     write_shards.start_run(write_shards.WriteShards(out, X_SCHEMA))
 
 
 def read_all_ways(dataset: Dataset) -> list[Any]:
-    """Returns the results of each way to read a data set with a feature `id`."""
-    found: list[Any] = [
+    """Reads a data set with a feature `id` in each way.
+
+    Returns:
+        The sorted ids of each shuffle mode, the ids of three records, and the text of the last
+            record.
+    """
+    ids: list[Any] = [
         sorted(
             np.concatenate([batch["id"] for batch in dataset.batches(50, shuffle=mode)]).tolist()
         )
         for mode in (False, "window", "global")
     ]
-    return [*found, dataset.take([3, 500, 7]).column("id").to_pylist(), str(dataset[-1])]
+    return [*ids, dataset.take([3, 500, 7]).column("id").to_pylist(), str(dataset[-1])]
 
 
 def read_pickled(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
@@ -70,13 +75,16 @@ def cached_blocks(folder: Path) -> list[Path]:
 
 
 def fill_cache(folder: str, number: int) -> None:
-    """Puts 100 blocks into a disk cache of 100,000 bytes, and checks its size after each."""
+    """Puts 100 blocks into a disk cache of 100,000 bytes.
+
+    Checks the size of the cache after each block.
+    """
     cache = DiskCache(folder, 100_000)
-    for at in range(100):
-        cache.put((number, at), np.full(1000, at, np.uint8))
-        block = cache.get((number, at), 1000)
+    for index in range(100):
+        cache.put((number, index), np.full(1000, index, np.uint8))
+        block = cache.get((number, index), 1000)
         # Another process may have evicted the block.
-        assert block is None or (block == at).all()
+        assert block is None or (block == index).all()
         # While this file is locked, no other process writes a block.
         with open(Path(folder, CACHE_FOLDER_NAME, "used")) as count_file:
             fcntl.flock(count_file, fcntl.LOCK_EX)
@@ -84,7 +92,7 @@ def fill_cache(folder: str, number: int) -> None:
 
 
 def _size_of(block: Path) -> int:
-    """Returns 0 if another process has removed or renamed the file since it was listed."""
+    """Returns the size of a file, or 0 if another process has removed it."""
     try:
         return block.stat().st_size
     except FileNotFoundError:
@@ -92,7 +100,7 @@ def _size_of(block: Path) -> int:
 
 
 def read_ids(ds: Dataset, out: Connection) -> None:
-    """Sends the ids of three records, and the number of files that were inflated for them."""
+    """Sends the ids of three records, and the number of inflated files."""
     inflate = InflatedFile._inflate_into
     count = 0
 

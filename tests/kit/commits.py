@@ -1,4 +1,4 @@
-"""Commits of data sets whose only shard has any content."""
+"""Commits of data sets with one shard, which may contain any bytes."""
 
 from pathlib import Path
 
@@ -20,9 +20,9 @@ def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
         SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16
     )
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
-    about = {"files": rejects}
+    reject_summary = {"files": rejects}
     manifest = Manifest(
-        "test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id}
+        "test", "none", {}, "schema", (part,), reject_summary, "0" * 64, {}, {"id": folder.id}
     )
     return commit(folder, manifest, base)
 

@@ -1,4 +1,4 @@
-"""A content of 3,000 bytes in each compressed format."""
+"""A content of 3,000 bytes in each compression format."""
 
 import bz2
 import gzip

@@ -1,10 +1,10 @@
-"""Contents of CSV files that are made of difficult pieces, and options that read them."""
+"""Difficult contents of CSV files, and options to read them."""
 
 from hypothesis import strategies as st
 
 from recordmill.sources.csv.options import CsvOptions
 
-LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
+LONG = b"x" * 61  # moves the next bytes across a boundary of the 64-byte blocks
 
 
 pieces = st.sampled_from(
@@ -41,7 +41,7 @@ dialects = st.builds(
 )
 
 
-# Blank lines
+# Many lines are blank.
 pieces_of_lines = st.sampled_from(
     [b"\n", b"\n", b"\r\n", b"\r\n", b"\r", b"1", b"ab", b'"a\r\n"', b'""', b"#c", b"x" * 61]
 )

@@ -1,4 +1,4 @@
-"""Plans of CSV files, and what they have detected."""
+"""Detected properties of CSV files, and plans of them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from recordmill.sources.csv.source import CsvSource, plan_csv
 
 
 def detect_head(path: Path, **options: Any) -> CsvHead:
-    """The head, after the header was agreed upon."""
+    """Returns the detected head of a file, after the check of its header."""
     head = read_head(input_files(path)[0], CsvOptions(**options))
     agree_on_header([head.first_row] if head.first_row is not None else [])
     return head

@@ -1,5 +1,6 @@
-"""CSV files of known truth from a seed, and the UCI-style files that lost their first row to
-sniffers.
+"""CSV files in many dialects, with their true contents.
+
+UCI has files that lost their first row to a wrong guess of their header.
 """
 
 import csv
@@ -25,8 +26,13 @@ PLACES = (
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """A file whose truth is known. rows: without the header. quote: None where no field may hold a
-    mark.
+    """A generated CSV file and its true contents.
+
+    Attributes:
+        quote: The quote character. None if no field may contain a quote.
+        rows: The fields of each row, without the header.
+        about: The kinds of the columns and the dialect, for messages.
+        quotes_needed: Whether the file contains quotes, or fields that need them.
     """
 
     text: str
@@ -99,13 +105,16 @@ QUOTES = (
 
 
 def generated_files(seed: int = 7) -> Iterator[GeneratedFile]:
-    """All combinations, a table of 3 to 40 rows each."""
+    """Yields a file for each combination of columns and dialect.
+
+    Each file has 3 to 40 rows.
+    """
     draw = random.Random(seed)
-    for kinds in TABLES:
+    for column_kinds in TABLES:
         for delimiter in DELIMITERS:
             for quote, quoting in QUOTES:
-                for header in (True, False):
-                    yield _make_file(draw, kinds, delimiter, quote, quoting, header)
+                for has_header in (True, False):
+                    yield _make_file(draw, column_kinds, delimiter, quote, quoting, has_header)
 
 
 def _make_file(
@@ -114,12 +123,12 @@ def _make_file(
     delimiter: str,
     quote: str,
     quoting: int,
-    header: bool,
+    has_header: bool,
 ) -> GeneratedFile:
     rows = tuple(
         tuple(KINDS[kind](draw) for kind in kinds) for _ in range(draw.choice((3, 8, 20, 40)))
     )
-    names = tuple(f"{kind}_{draw.choice(WORDS)}" for kind in kinds) if header else None
+    names = tuple(f"{kind}_{draw.choice(WORDS)}" for kind in kinds) if has_header else None
     out = io.StringIO()
     writer = csv.writer(
         out,
@@ -135,17 +144,26 @@ def _make_file(
         if quoting == csv.QUOTE_NONNUMERIC
         else rows
     )
-    needed = any(
+    needs_quotes = any(
         mark in value for row in rows for value in row for mark in (delimiter, quote, "\n")
     )
-    about = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if header else 'no header'}"
+    about = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if has_header else 'no header'}"
     return GeneratedFile(
-        out.getvalue(), delimiter, quote, names, rows, about, needed or quoting != csv.QUOTE_MINIMAL
+        out.getvalue(),
+        delimiter,
+        quote,
+        names,
+        rows,
+        about,
+        needs_quotes or quoting != csv.QUOTE_MINIMAL,
     )
 
 
 def _typed(value: str) -> object:
-    """What QUOTE_NONNUMERIC leaves without quotes, written as it was."""
+    """Returns a number that `csv` writes as `value`, or else `value`.
+
+    QUOTE_NONNUMERIC writes numbers without quotes.
+    """
 
     class Number(float):
         def __repr__(self) -> str:
@@ -156,7 +174,8 @@ def _typed(value: str) -> object:
     return Number(value) if value.replace(".", "", 1).lstrip("-").isdigit() else value
 
 
-UCI = {  # without headers all of them: the first lines are those of the files as they are passed around
+# The first lines of well-known files. None has a header.
+UCI = {
     "iris.data": "5.1,3.5,1.4,0.2,Iris-setosa\n4.9,3.0,1.4,0.2,Iris-setosa\n4.7,3.2,1.3,0.2,Iris-setosa\n",
     "wine.data": "1,14.23,1.71,2.43,15.6,127,2.8\n1,13.2,1.78,2.14,11.2,100,2.65\n1,13.16,2.36,2.67,18.6,101,2.8\n",
     "pima.csv": "6,148,72,35,0,33.6,0.627,50,1\n1,85,66,29,0,26.6,0.351,31,0\n8,183,64,0,0,23.3,0.672,32,1\n",

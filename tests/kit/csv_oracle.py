@@ -1,4 +1,6 @@
-"""CSV read slowly: `_csv.c`'s states byte by byte, what a text is by regular expressions and
+"""A slow reader of CSV, as the expected result of the fast one.
+
+It follows the states of `_csv.c` byte by byte. It classifies texts with regular expressions and
 Python's own types.
 """
 
@@ -27,7 +29,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def expected_class(text: str) -> int:
-    """The class of a text in the lattice of types."""
+    """Returns the class of a text in the lattice of types."""
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return BOOL_CLASS
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
@@ -40,8 +42,9 @@ def expected_class(text: str) -> int:
 
 
 def expected_moment(text: str) -> tuple[int, datetime | None]:
-    """(the class of a text that is a time, the time to the microsecond, in UTC where it has no
-    zone).
+    """Returns the class of a timestamp, and the time to the microsecond.
+
+    A time without a zone is read as UTC. A text that is not a timestamp returns (0, None).
     """
     match = re.fullmatch(
         r"(\d{4}-\d\d-\d\d)(?:[T ]((?!24)\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?",
@@ -71,8 +74,14 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
 
 @dataclass(frozen=True)
 class Row:
-    """start: first byte. line: from 1. fields: None if endless, too long or stray. quoted: which
-    fields were.
+    """A row of a CSV file.
+
+    Attributes:
+        start: Offset of its first byte.
+        line: Number of its first line, from 1.
+        fields: None if the row never ends, is too long, or has a stray character after a quote.
+        quoted: Whether each field was quoted.
+        stray: Whether a character follows a closing quote.
     """
 
     start: int
@@ -85,41 +94,46 @@ class Row:
 def oracle_rows(
     data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None
 ) -> list[Row]:
-    """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank
-    line is a row.
+    """Returns all rows of a file.
+
+    Args:
+        options: With AUTO_QUOTE, the quote is the double quote.
+        columns: If 1, a blank line is a row.
     """
     options = replace(options, quote='"') if options.quote == AUTO_QUOTE else options
     return list(_rows(data, options, delimiter, columns == 1))
 
 
-def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) -> Iterator[Row]:
-    at, line, counted = 0, 1, 0
+def _rows(data: bytes, options: CsvOptions, delimiter: str, has_blank_rows: bool) -> Iterator[Row]:
+    at, line, counted_end = 0, 1, 0
     while at < len(data):
         if data[at] in _LINE_ENDS:
-            if blank_rows:
-                line, counted = line + physical_lines(data[counted:at]), at
+            if has_blank_rows:
+                line, counted_end = line + physical_lines(data[counted_end:at]), at
                 yield Row(at, line, (b"",), (False,))
             at = _next_line_start(data, at)
         elif options.comment is not None and data[at] == ord(options.comment):
             at = _next_line_start(data, _line_end(data, at))
         else:
-            line, counted = (
-                line + physical_lines(data[counted:at]),
+            # A row never starts between the CR and the LF of a line end.
+            line, counted_end = (
+                line + physical_lines(data[counted_end:at]),
                 at,
-            )  # a row starts behind a whole CRLF
+            )
             end, fields, quoted, stray = _read_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_line_bytes:
                 yield Row(at, line, None)
                 at = _next_line_start(data, _line_end(data, at))
             else:
-                bad = stray and not options.lenient_quotes
-                yield Row(at, line, None, stray=True) if bad else Row(at, line, fields, quoted)
+                is_stray = stray and not options.lenient_quotes
+                yield Row(at, line, None, stray=True) if is_stray else Row(at, line, fields, quoted)
                 at = _next_line_start(data, end)
 
 
 def physical_lines(data: bytes) -> int:
-    """How many CR, LF and CRLF there are; a CR at the end counts, which is right before anything
-    but an LF.
+    """Returns the number of line ends: CR, LF and CRLF.
+
+    A CR at the end of `data` is counted. That is correct unless an LF follows.
     """
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
@@ -131,15 +145,18 @@ def _line_end(data: bytes, at: int) -> int:
 
 
 def _next_line_start(data: bytes, at: int) -> int:
-    """Where the line behind the CR, LF or CRLF at `at` starts."""
+    """Returns the start of the next line, after the line end at `at`."""
     return at + 2 if data[at : at + 2] == b"\r\n" else at + 1
 
 
 def _read_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
-    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether
-    one is stray).
+    """Reads the row that starts at `at`.
+
+    Returns:
+        (offset of its line end, fields, whether each is quoted, whether a stray character follows a
+            quote). The fields of an endless row are None.
     """
     comma, quote, escape = (
         ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape)
@@ -148,20 +165,20 @@ def _read_row(
     quoted: list[bool] = []
     field = bytearray()
     state, was_quoted = "START", False
-    kept = 0  # trim must not cut below: quoted or escaped bytes
-    closed = 0  # bytes of the field when its quote was closed
+    protected_size = 0  # trim keeps this many bytes, which were quoted or escaped
+    closed_size = 0  # size of the field when its quote was closed
     stray = False
 
     def save() -> None:
-        nonlocal field, was_quoted, kept, stray
+        nonlocal field, was_quoted, protected_size, stray
         text = bytes(field)
         if options.trim:
             blanks = b" " if delimiter == "\t" else b" \t"
-            text = text[:kept] + text[kept:].rstrip(blanks)
-        stray |= was_quoted and len(text) > closed
+            text = text[:protected_size] + text[protected_size:].rstrip(blanks)
+        stray |= was_quoted and len(text) > closed_size
         fields.append(text)
         quoted.append(was_quoted)
-        field, was_quoted, kept = bytearray(), False, 0
+        field, was_quoted, protected_size = bytearray(), False, 0
 
     while at < len(data):
         byte = data[at]
@@ -182,7 +199,7 @@ def _read_row(
                 state = "FIELD"
         elif state == "ESCAPED":
             field.append(byte)
-            kept, state = len(field), "FIELD"
+            protected_size, state = len(field), "FIELD"
         elif state == "FIELD":
             if byte in _LINE_ENDS:
                 save()
@@ -198,7 +215,7 @@ def _read_row(
             if byte == escape:
                 state = "ESCAPED INSIDE"
             elif byte == quote:
-                kept = closed = len(field)
+                protected_size = closed_size = len(field)
                 state = "CLOSED" if options.doubled_quote else "FIELD"
             else:
                 field.append(byte)

@@ -24,14 +24,16 @@ def plan(
 
 
 def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
-    """(all records, their (file, position), all rejects), after checking what every chunk has to
-    obey.
+    """Reads all units of a source, and checks each chunk.
+
+    Returns:
+        (all records, the (file, position) of each, all rejects)
     """
     chunks: list[Chunk] = []
     for unit in source.units:
-        mine = list(source.read(unit))
-        assert sum(chunk.rows + len(chunk.rejects) for chunk in mine) == unit.rows
-        chunks.extend(mine)
+        unit_chunks = list(source.read(unit))
+        assert sum(chunk.rows + len(chunk.rejects) for chunk in unit_chunks) == unit.rows
+        chunks.extend(unit_chunks)
     for chunk in chunks:
         check_chunk(chunk, source)
     table = pa.Table.from_batches([chunk.records for chunk in chunks], to_arrow(source.schema))

@@ -1,4 +1,4 @@
-"""Data sets for the tests of what reads them, written by the formats alone, without the build."""
+"""Data sets for the tests of readers, written without a build."""
 
 import gzip
 import itertools
@@ -47,8 +47,9 @@ MIXED = Schema(
 
 
 def mixed_rows(count: int, first: int = 0) -> pa.Table:
-    """Rows of MIXED whose every value follows from the row's number, with missing and empty values
-    in between.
+    """Returns rows of MIXED, which follow from the numbers of the rows.
+
+    Some values are missing or empty.
     """
     rows = range(first, first + count)
     columns = {
@@ -74,16 +75,17 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 
 
 def plain_columns(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns of such rows as `kit.batches.plain` returns them: times as numbers, the matrix as
-    deep as its shape.
+    """Returns the columns of rows of MIXED as `kit.batches.plain` returns them.
+
+    Times are integers. The matrix has its two dimensions.
     """
-    found = {
+    columns = {
         name: (
             column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
         ).to_pylist()
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
-    return found | {"matrix": np.reshape(found["matrix"], (-1, 2, 3)).tolist()}
+    return columns | {"matrix": np.reshape(columns["matrix"], (-1, 2, 3)).tolist()}
 
 
 def write_data_set(
@@ -95,13 +97,16 @@ def write_data_set(
     compression: str = "none",
     member_bytes: int = 2000,
 ) -> Path:
-    """A committed data set of these splits, tables or columns, in their order, cut into so many
-    shards each.
+    """Writes and commits a data set. Returns its folder.
+
+    Args:
+        tables: The table, or the columns, of each split, in their order.
+        shards: Number of shards per split.
     """
     (out / FOLDER / "index").mkdir(parents=True)
     splits = {}
-    for split, given in tables.items():
-        table = given if isinstance(given, pa.Table) else table_of(given, schema)
+    for split, rows in tables.items():
+        table = rows if isinstance(rows, pa.Table) else table_of(rows, schema)
         cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
         parts = [table.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         splits[split] = tuple(
@@ -115,8 +120,8 @@ def write_data_set(
             )
             for i, part in enumerate(parts)
         )
-    rows = sum(shard.records for written in splits.values() for shard in written)
-    part = Part(FOLDER, "memory", splits, {"files": 0, "bytes": 0}, rows, 0)
+    total_rows = sum(shard.records for split_shards in splits.values() for shard in split_shards)
+    part = Part(FOLDER, "memory", splits, {"files": 0, "bytes": 0}, total_rows, 0)
     manifest = Manifest("made", compression, {}, tfmd.to_pbtxt(schema), (part,), {"total": 0})
     (out / "_manifests").mkdir()
     (out / "_manifests" / "00000001.json").write_text(manifest.to_json())
@@ -126,13 +131,17 @@ def write_data_set(
 
 
 def on_one_thread(ds: Dataset) -> Dataset:
-    """The same records, read by one thread."""
+    """Returns a data set with the same records, which one thread reads."""
     records = ds.records
     return Dataset(Records.from_files(replace(records.open_files, threads=1), records.columns))
 
 
 def flip_record(out: Path, record: int, shard: str = "train-00001") -> tuple[Path, int]:
-    """Flips a bit of the payload of a shard's record: (the shard, where the record begins)."""
+    """Flips a bit of the payload of a record in a shard.
+
+    Returns:
+        (path of the shard, offset of the record's frame)
+    """
     path = next((out / FOLDER).glob(f"{shard}*"))
     at = int(np.load(out / FOLDER / "index" / f"{shard}.npy")["offset"][record])
     flip(path, at + 30)
@@ -152,11 +161,11 @@ def _write_shard(
     frames = None if batch is None else encode(batch, schema)
     data = b"" if frames is None else frames.data.tobytes()
     index = np.zeros(rows.num_rows, INDEX_DTYPE)
-    total = 0
+    checksum = 0
     if frames is not None:
         index["offset"], index["length"] = frames.starts, frames.lengths
         index["key"] = np.arange(first, first + rows.num_rows, dtype=np.uint64) * 1000
-        total = record_checksum(index["key"], frames.crcs)
+        checksum = record_checksum(index["key"], frames.crcs)
     file_bytes = data
     if (pack := PACK.get(name.compression)) is not None:
         file_bytes, members = _members(data, index, member_bytes, pack)
@@ -164,7 +173,9 @@ def _write_shard(
     (folder / str(name)).write_bytes(file_bytes)
     np.save(folder / "index" / name.index_name, index)
     digest = f"blake3:{blake3(file_bytes).hexdigest()}"
-    return ShardInfo(str(name), rows.num_rows, len(file_bytes), len(data), digest, f"{total:016x}")
+    return ShardInfo(
+        str(name), rows.num_rows, len(file_bytes), len(data), digest, f"{checksum:016x}"
+    )
 
 
 def _members(
@@ -182,7 +193,7 @@ def _members(
 
 
 def window_options(shuffle: object, window_bytes: int) -> dict[str, int]:
-    """The option of a way to shuffle, where it has windows: elsewhere it is refused."""
+    """Returns the option for the window size, for shuffle modes that accept it."""
     return {"window_bytes": window_bytes} if shuffle in (True, "window") else {}
 
 

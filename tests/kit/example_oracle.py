@@ -1,4 +1,7 @@
-"""What an Example should hold, in plain Python and protobuf: the oracle of the encoder's tests."""
+"""Expected contents of Examples, in plain Python and protobuf.
+
+The tests of the encoder compare its output with them.
+"""
 
 import pickle
 import struct
@@ -29,7 +32,7 @@ def _flatten(value: Any, depth: int) -> list[Any]:
 
 
 def arrow_value(feature: Feature, value: Any) -> Any:
-    """The value as Arrow's column has it: the fixed dimensions as one."""
+    """Returns a value as in Arrow's column: the fixed dimensions are one list."""
 
     def merge(item: Any, ragged: int) -> Any:
         return (
@@ -42,7 +45,11 @@ def arrow_value(feature: Feature, value: Any) -> Any:
 
 
 def entries(feature: Feature, value: Any) -> Entries:
-    """The entries of the Example's map for one value: a scalar, or lists as deep as the shape."""
+    """Returns the entries of the Example's map for one value.
+
+    Args:
+        value: A scalar, or nested lists as deep as the shape. None has no entry.
+    """
     if value is None:
         return {}
     leaves = _flatten(value, len(feature.shape))
@@ -75,24 +82,22 @@ def row_entries(schema: Schema, row: Mapping[str, Any]) -> Entries:
 
 
 def serialize(examples: Iterable[Entries]) -> list[bytes]:
-    """Each as protobuf writes it, deterministically, in the implementation that this process
-    has.
-    """
+    """Serializes examples deterministically, with this process's protobuf."""
     cls = example_class()
     result = []
-    for wanted in examples:
+    for example_entries in examples:
         example = cls()
         example.features.SetInParent()
-        for name, (kind, values) in wanted.items():
-            made = getattr(example.features.feature[name], f"{kind}_list")
-            made.SetInParent()
-            made.value.extend(values)
+        for name, (kind, values) in example_entries.items():
+            value_list = getattr(example.features.feature[name], f"{kind}_list")
+            value_list.SetInParent()
+            value_list.value.extend(values)
         result.append(example.SerializeToString(deterministic=True))
     return result
 
 
 def parse(data: bytes) -> Entries:
-    """What protobuf reads."""
+    """Returns the entries that protobuf reads from an Example."""
     features = example_class().FromString(data).features.feature
     result: Entries = {}
     for name, feature in features.items():
@@ -102,8 +107,9 @@ def parse(data: bytes) -> Entries:
 
 
 class PurePython:
-    """A context of protobuf's pure-Python implementation, which orders names bytewise, in a process
-    of its own.
+    """Serializes with protobuf's pure Python implementation, in a child process.
+
+    That implementation sorts names by their bytes. The process lives as long as the `with` block.
     """
 
     def __enter__(self) -> "PurePython":
@@ -191,7 +197,7 @@ _SHAPES = st.sampled_from(
 
 @st.composite
 def schemas_and_rows(draw: st.DrawFn) -> tuple[Schema, list[dict[str, Any]]]:
-    """A schema and rows of it, as `pa.RecordBatch.from_pylist` takes them."""
+    """Draws a schema and rows of it, as `pa.RecordBatch.from_pylist` takes them."""
     names = draw(st.lists(_NAMES, unique=True, min_size=1, max_size=6))
     dtypes = [*DTYPES, "timestamp[us]"]
     features = []

@@ -1,4 +1,4 @@
-"""Features of every dtype and shape, values for them, and Examples of them by protobuf."""
+"""Features of every dtype and shape, their values, and Examples of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ SHAPES: tuple[tuple[int | None, ...], ...] = (
 
 
 def every_feature(*, required: bool = True) -> list[Feature]:
-    """One feature per dtype and shape."""
+    """Returns one feature per dtype and shape."""
     return [
         Feature(
             f"{dtype}{'x'.join('n' if size is None else str(size) for size in shape)}",
@@ -48,7 +48,7 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @st.composite
 def schemas(draw: st.DrawFn) -> Schema:
-    """Any Schema of Examples."""
+    """Draws any schema of Examples."""
     features = []
     for name in draw(st.lists(names, unique=True, max_size=6)):
         ragged = draw(st.integers(0, 3))
@@ -67,7 +67,7 @@ def schemas(draw: st.DrawFn) -> Schema:
     )
     try:
         return Schema(tuple(features), label)
-    except ValueError:  # a name that is another's entry, `a/ragged_flat_values`
+    except ValueError:  # a name is that of another feature's entry, such as `a/ragged_flat_values`
         return Schema(tuple(features[:1]))
 
 
@@ -80,7 +80,7 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 def value(feature: Feature, rng: np.random.Generator) -> Any:
-    """A random value: an array of the fixed shape, or nested lists of such arrays."""
+    """Returns a random array of the fixed shape, or nested lists of such arrays."""
     return _nested(feature, feature.ragged_rank, rng)
 
 
@@ -105,12 +105,12 @@ def _nested(feature: Feature, depth: int, rng: np.random.Generator) -> Any:
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(bool)
     limits = np.iinfo(dtype)
-    most = min(int(limits.max), np.iinfo(np.int64).max)
-    return rng.integers(int(limits.min), most, shape, np.int64, endpoint=True).astype(dtype)
+    max_value = min(int(limits.max), np.iinfo(np.int64).max)
+    return rng.integers(int(limits.min), max_value, shape, np.int64, endpoint=True).astype(dtype)
 
 
 def flat(feature: Feature, nested: Any) -> np.ndarray[Any, Any]:
-    """All values in order, as one array."""
+    """Returns all values in order, as one array."""
     if not isinstance(nested, list):
         return np.asarray(nested).ravel()
     parts = [flat(feature, item) for item in nested]
@@ -118,16 +118,19 @@ def flat(feature: Feature, nested: Any) -> np.ndarray[Any, Any]:
 
 
 def row_lengths(nested: Any, level: int) -> list[int]:
-    """Lengths of the lists at this level below the outermost."""
+    """Returns the lengths of the lists at a level below the outermost list."""
     lists = [nested]
     for _ in range(level):
-        lists = [item for one in lists for item in one]
-    return [len(item) for one in lists for item in one]
+        lists = [item for items in lists for item in items]
+    return [len(item) for items in lists for item in items]
 
 
 def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
-    """The record, built by protobuf from `Feature.storage()`; an absent value or None is a missing
-    entry.
+    """Returns a record that protobuf builds from `Feature.storage()`.
+
+    Args:
+        values: By feature name. A feature without a value, or with None, has no entry in the
+            record.
     """
     import tensorflow as tf
 

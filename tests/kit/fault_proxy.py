@@ -1,5 +1,6 @@
-"""A proxy on loopback in front of a store's server, which spoils requests: before they are heard,
-or behind it.
+"""A proxy in front of a store's server, which makes requests fail.
+
+A request fails before the server receives it, or after the server has executed it.
 """
 
 import http.client
@@ -12,18 +13,26 @@ from http.server import BaseHTTPRequestHandler
 
 from kit.web_files import serve_requests
 
-FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
+# Faults of a request. After DEAD, no later request is answered.
+FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"
 CUT = "answer cut"
+# The client is killed, before the store receives its request or after it has executed it.
 KILL, KILL_AFTER = (
     "killed before",
     "killed behind",
-)  # who asks is killed, before the store hears of it or behind it
+)
 
 
 @dataclass
 class Proxy:
-    """at: the numbers of the requests that are spoilt. kill: what kills who asks. most: requests at
-    once.
+    """State of the proxy, which tests set and read.
+
+    Attributes:
+        requests: The method and path of each request since `begin`.
+        at: The numbers of the requests with the fault, from 0.
+        kill: Kills the client.
+        max_concurrent: The largest number of requests in progress at one time.
+        delay_sec: The delay of each request.
     """
 
     url: str = ""
@@ -55,9 +64,9 @@ class Proxy:
             with self.lock:
                 self.in_progress -= 1
 
-    def record_request(self, said: str) -> str:
+    def record_request(self, text: str) -> str:
         with self.lock:
-            self.requests.append(said)
+            self.requests.append(text)
             number = len(self.requests) - 1
             if isinstance(self.at, range):
                 return self.fault if number in self.at else ""
@@ -68,16 +77,16 @@ class Proxy:
 
 @contextmanager
 def fault_proxy(endpoint: str) -> Iterator[Proxy]:
-    """The proxy, as long as the context; requests are handed on as they are, so signatures stay
-    right.
+    """Runs a proxy inside the `with` block.
+
+    It forwards requests unchanged, so that their signatures remain valid.
     """
     proxy, backend = Proxy(), endpoint.removeprefix("http://")
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = (
-            True  # else an answer's body waits 40 ms for its headers to be acknowledged
-        )
+        # Otherwise the body of an answer waits 40 ms until its headers are acknowledged.
+        disable_nagle_algorithm = True
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -1,4 +1,4 @@
-"""Contents of files and folders for tests: bytes by name, TFRecord files, damaged copies."""
+"""Contents of files and folders: bytes by name, TFRecord files, damaged copies."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ from recordmill.storage.folders import find_files, join
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, by their names."""
+    """Returns the contents of all files below a folder, by their relative paths."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -30,13 +30,16 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
-    """All files below a folder of OUT, on a disk or in a store, by their names."""
-    found = find_files(join(str(out), folder))
-    return {name: read_range(path).tobytes() for name, path in found.items()}
+    """Returns the contents of all files below a folder of OUT, by their paths.
+
+    OUT is on a disk or in a store.
+    """
+    paths = find_files(join(str(out), folder))
+    return {name: read_range(path).tobytes() for name, path in paths.items()}
 
 
 def shard_bytes(out: str | Path) -> dict[str, bytes]:
-    """The shards of a data set on a disk, by their names."""
+    """Returns the shards of a data set on a disk, by their names."""
     manifest = load_manifest(out)
     return {
         shard.name: (Path(out) / manifest.parts[-1].folder / shard.name).read_bytes()
@@ -45,13 +48,13 @@ def shard_bytes(out: str | Path) -> dict[str, bytes]:
 
 
 def npy(array: Any, **options: Any) -> bytes:
-    """The content of a .npy file."""
-    np.save(into := io.BytesIO(), array, **options)
-    return into.getvalue()
+    """Returns the content of a .npy file."""
+    np.save(buffer := io.BytesIO(), array, **options)
+    return buffer.getvalue()
 
 
 def zstd(data: bytes) -> bytes:
-    """One frame of Zstandard."""
+    """Returns one frame of Zstandard."""
     return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
@@ -63,8 +66,10 @@ def flip(path: str | Path, at: int) -> None:
 
 
 def damaged_copies(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
-    """Every so many bytes with one bit changed (another one each time), then with all of them; then
-    each cut.
+    """Yields damaged copies of `data`.
+
+    At every `step` bytes, one bit and then all bits of a byte are inverted. The position of the bit
+    varies. Copies that end early follow, one every `cut_step` bytes.
     """
     for at in range(0, len(data), step):
         for mask in (1 << at // step % 8, 0xFF):
@@ -73,7 +78,7 @@ def damaged_copies(data: bytes, step: int = 1, cut_step: int | None = None) -> I
 
 
 def tfrecord_bytes(payloads: Iterable[bytes]) -> bytes:
-    """A TFRecord file of these payloads."""
+    """Returns a TFRecord file of these payloads."""
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
     return frame_payloads(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
@@ -82,7 +87,11 @@ def tfrecord_bytes(payloads: Iterable[bytes]) -> bytes:
 def pack_members(
     pieces: Iterable[Frames], member_bytes: int = 1000, *, codec: str
 ) -> tuple[bytes, list[int], list[int]]:
-    """Returns a compressed TFRecord file, and where each member begins, packed and unpacked."""
+    """Returns a compressed TFRecord file and its members.
+
+    Returns:
+        (the file, the start of each member in it, the start of each member in its content)
+    """
     out: list[bytes] = []
     writer = MemberWriter(out.append, find_codec(codec), member_bytes=member_bytes)
     for piece in pieces:
@@ -92,7 +101,10 @@ def pack_members(
 
 
 def write_file(path: str | Path, content: str | bytes) -> Path:
-    """Writes a file below folders that are made as needed, compressed if its name ends with .gz."""
+    """Writes a file, and makes the folders of its path.
+
+    The content is compressed if the name ends with .gz.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
@@ -114,8 +126,9 @@ def write_tfrecord(path: Path, *records: bytes) -> Path:
 
 
 def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:
-    """Writes columns as CSV, JSON Lines or Parquet, as the name ends; what is missing is an empty
-    field, or no key.
+    """Writes columns as CSV, JSON Lines or Parquet, according to the suffix.
+
+    A missing value is an empty field, or has no key.
     """
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
     if path.suffix == ".csv":

@@ -10,7 +10,7 @@ JOB = "0" * 31 + "1"
 
 
 def orphan(out: Path, note: JobNote) -> Path:
-    """A run folder as a driver leaves it that was killed while its job was at work."""
+    """Returns the run folder of a driver that was killed during its job."""
     folder = RunFolder.create(out, uses_engine=True)
     (folder.path / JOB_NOTE_NAME).write_bytes(note.to_json())
     folder.release()

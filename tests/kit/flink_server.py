@@ -1,5 +1,6 @@
-"""A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on
-loopback.
+"""A server on loopback with a part of Flink's REST interface.
+
+It reports jobs and slots.
 """
 
 import json
@@ -13,8 +14,15 @@ from kit.web_files import serve_requests
 
 @dataclass
 class FlinkServer:
-    """url: where it is. jobs: id to (name, state). slots, free, managers: what it has. cancelled:
-    ids. failure: the error text of each failed job.
+    """State of the server, which tests set and read.
+
+    Attributes:
+        jobs: (name, state) of each job, by its id.
+        slots: Number of task slots.
+        free: Number of free task slots.
+        managers: Number of task managers.
+        cancelled: The ids of the jobs that were cancelled.
+        failure: The error text of each failed job.
     """
 
     url: str = ""
@@ -62,25 +70,25 @@ class FlinkServer:
 
 @contextmanager
 def flink_server() -> Iterator[FlinkServer]:
-    """One that runs."""
-    told = FlinkServer()
+    """Runs a server inside the `with` block."""
+    state = FlinkServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = told.answer(self.path)
-            data = json.dumps(found).encode()
-            self.send_response(404 if found is None else 200)
+            answer = state.answer(self.path)
+            data = json.dumps(answer).encode()
+            self.send_response(404 if answer is None else 200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         def do_PATCH(self) -> None:
             job = self.path.removeprefix("/jobs/").partition("?")[0]
-            told.cancelled.append(job)
-            told.jobs[job] = (told.jobs[job][0], "CANCELED")
+            state.cancelled.append(job)
+            state.jobs[job] = (state.jobs[job][0], "CANCELED")
             self.send_response(202)
             self.end_headers()
 
     with serve_requests(Handler) as port:
-        told.url = f"http://127.0.0.1:{port}"
-        yield told
+        state.url = f"http://127.0.0.1:{port}"
+        yield state

@@ -1,4 +1,4 @@
-"""Feature names for random records, and schemas that such records fit or almost fit."""
+"""Feature names for random records, and schemas that fit them or almost fit."""
 
 from kit.wire_writer import BYTES, FLOAT, INT64
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
@@ -23,7 +23,8 @@ FLAT = Schema(
         Feature("", "int64", (None,)),
     )
 )
-NARROW = tuple(  # one schema each, or hardly any random record would fit
+# One feature per schema, because hardly any random record would fit several.
+NARROW = tuple(
     Schema((feature,))
     for feature in (
         Feature("bs", "string", (None,)),

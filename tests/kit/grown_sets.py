@@ -1,4 +1,4 @@
-"""Data sets of several parts, which appends have made."""
+"""Data sets of several parts, made by appends."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def numbered_rows(begin: int, end: int) -> dict[str, Any]:
 
 
 def make_parts(out: Path, **options: Any) -> Path:
-    """Makes a data set of three parts with 600 records."""
+    """Builds a data set of three parts with 600 records."""
     options = {**KEYED, **options}
     recordmill.build(numbered_rows(0, 300), out, **options)
     recordmill.build(numbered_rows(300, 400), out, append=True)
@@ -27,7 +27,7 @@ def make_parts(out: Path, **options: Any) -> Path:
 
 
 def shards_of_one_part(out: Path | str) -> dict[str, bytes]:
-    """The shards, indexes and statistics of a data set with one part."""
+    """Returns the shards, indexes and statistics of a data set with one part."""
     (part,) = load_manifest(out).parts
     # Times of inputs differ. Without a shuffle, the keys in a sketch are those of each append.
     names = ("inputs.jsonl", "sketch.arrow")

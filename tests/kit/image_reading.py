@@ -27,7 +27,10 @@ def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> Im
 
 
 def drain(source: ImageSource) -> tuple[list[dict[str, Any]], list[Reject]]:
-    """All rows and rejects, each file of one unit and its row at position 0."""
+    """Returns all rows and rejects.
+
+    Checks that each file belongs to one unit, and that its row is at position 0.
+    """
     rows, rejects = read_all(source)
     covered = [file for unit in source.units for file in range(unit.begin_file, unit.end_file)]
     assert covered == list(range(len(source.files)))

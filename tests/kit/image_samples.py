@@ -1,6 +1,4 @@
-"""Small images of every format and colour mode that is taken, made by Pillow; for the tests of the
-image sources.
-"""
+"""Small images of every supported format and colour mode, made by Pillow."""
 
 import io
 from typing import Any
@@ -12,7 +10,7 @@ SIZE = (23, 17)  # width, height: odd, so that rows need padding
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = SIZE, seed: int = 0) -> Image.Image:
-    """An image with some texture in every channel."""
+    """Returns an image with some texture in every channel."""
     width, height = size
     rng = np.random.default_rng(seed)
     if mode == "I;16":
@@ -26,19 +24,20 @@ def picture(mode: str = "RGB", size: tuple[int, int] = SIZE, seed: int = 0) -> I
 
 
 def encode_image(name: str, image: Image.Image | None = None, **options: Any) -> bytes:
-    """The image in Pillow's format of that name."""
-    into = io.BytesIO()
-    (image or picture()).save(into, name, **options)
-    return into.getvalue()
+    """Encodes an image in Pillow's format `name`."""
+    buffer = io.BytesIO()
+    (image or picture()).save(buffer, name, **options)
+    return buffer.getvalue()
 
 
 def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
-    """By name: the file, and (format, channels, bits, colour, has_more_frames) that its header
-    says.
+    """Returns a file of each kind, and the expected contents of its header.
+
+    The header contains (format, channels, bits, colour, has_more_frames).
     """
     frames = [picture(seed=seed) for seed in range(1, 3)]
     flat = [frame.quantize(16) for frame in frames]
-    made = {
+    files = {
         "jpeg": (encode_image("JPEG"), ("JPEG", 3, 8, "rgb", False)),
         "jpeg-progressive": (encode_image("JPEG", progressive=True), ("JPEG", 3, 8, "rgb", False)),
         "jpeg-restarts": (
@@ -102,11 +101,14 @@ def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
         ),
         "tiff-big": (encode_image("TIFF", big_tiff=True), ("TIFF", 3, 8, "rgb", False)),
     }
-    return dict(made)
+    return dict(files)
 
 
 def _exif_with_thumbnail() -> bytes:
-    """An APP1 segment with a whole JPEG inside: its EOI must not be taken for the image's."""
+    """Returns an APP1 segment that contains a complete JPEG.
+
+    A reader must not mistake the EOI marker of that JPEG for the end of the image.
+    """
     return b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode_image("JPEG", picture(size=(8, 8)))
 
 

@@ -29,7 +29,7 @@ SCHEMA = Schema(
 def table(
     names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA
 ) -> pa.Table:
-    """A row per name; without values each has a JPEG of its own."""
+    """Returns a row per name. Without `values`, each row has a different JPEG."""
     columns = {
         "image": values or [JPEG + str(row).encode() for row in range(len(names))],
         "source": names,
@@ -56,22 +56,26 @@ def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
 
 
 def check_image_files(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
-    """A line per record in order, a file of its own for each that has one, and no other. Gives the
-    names.
+    """Checks that a read wrote the images and metadata of these rows.
+
+    There is a line per record, in order, a file for each record with an image, and no other file.
+
+    Returns:
+        The file name of each record.
     """
     folder = result.files[split][0]
     lines = metadata(result, split)
     assert [line["id"] for line in lines] == rows["id"].to_pylist()
     names = [line["file_name"] for line in lines]
     assert [next(iter(line)) for line in lines] == ["file_name"] * len(lines)
-    found = tree(folder)
-    assert found.pop("metadata.jsonl")
-    assert found == {
+    files = tree(folder)
+    assert files.pop("metadata.jsonl")
+    assert files == {
         name: value
         for name, value in zip(names, rows["image"].to_pylist(), strict=True)
         if name is not None
     }
-    assert len(found) == len(rows) - rows["image"].null_count
+    assert len(files) == len(rows) - rows["image"].null_count
     assert [path.name for path in folder.parent.iterdir() if path.name != "_read.json"] == [split]
     return names
 

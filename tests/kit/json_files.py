@@ -1,4 +1,4 @@
-"""Plans of JSON files."""
+"""JSON documents that contain a list of rows."""
 
 from typing import Any
 

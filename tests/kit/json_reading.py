@@ -1,4 +1,4 @@
-"""Plans and files of JSON."""
+"""JSON files, and plans of them."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from recordmill.sources.jsonl.source import JsonlSource, plan_jsonl
 
 
 def write(path: Path, *rows: Any) -> Path:
-    """Rows as JSON, or as they are if they are text or bytes."""
+    """Writes rows as lines of JSON. Text and bytes are written unchanged."""
     path.write_bytes(
         b"".join(
             (

@@ -23,16 +23,17 @@ _SECONDS = re.compile(r"in \d+\.\d s\b")
 
 
 def write_rides(folder: Path) -> None:
-    """README's `rides.csv`."""
+    """Writes the `rides.csv` of README.md."""
     rides = (f"{n % 60 + 3},{('UA', 'B6', 'EV')[n % 4 % 3]}\n" for n in range(1000))
     (folder / "rides.csv").write_text("fare,carrier\n" + "".join(rides))
 
 
 def replay(text: str) -> str:
-    """The page with the outputs of now, run in the current folder; durations are `in 0.1 s`, the
-    folder is `/data`.
+    """Returns the page with the current outputs of its code.
+
+    The code runs in the current folder, which appears as `/data`. Durations appear as `in 0.1 s`.
     """
-    here = os.getcwd()
+    folder = os.getcwd()
     names: dict[str, Any] = {"__name__": "page"}
 
     def rerun(match: re.Match[str]) -> str:
@@ -43,27 +44,32 @@ def replay(text: str) -> str:
             if match[2].startswith(">>>")
             else _program
         )
-        return f"```{match[1]}\n{_SECONDS.sub('in 0.1 s', run(match[2], names).replace(here, '/data'))}```"
+        return f"```{match[1]}\n{_SECONDS.sub('in 0.1 s', run(match[2], names).replace(folder, '/data'))}```"
 
     return _BLOCK.sub(rerun, text)
 
 
 def reruns(text: str) -> list[tuple[str, list[str], list[str]]]:
-    """(command, what the page says, what it prints now) of commands whose inputs differ; numbers of
-    builds as N.
+    """Runs the commands in blocks without a language.
+
+    Their inputs differ from the inputs of the page.
+
+    Returns:
+        (command, lines of the page, lines of the current output) of each command. Numbers and names
+            of builds are replaced by N.
     """
-    found = []
+    results = []
     for block in re.findall(r"(?ms)^```\n(\$ .*?)^```$", text):
         for run in re.split(r"(?m)^\$ ", block)[1:]:
-            command, _, said = run.partition("\n")
-            found.append((command, _without_numbers(said), _without_numbers(_run(command))))
-    return found
+            command, _, output = run.partition("\n")
+            results.append((command, _without_numbers(output), _without_numbers(_run(command))))
+    return results
 
 
-def _without_numbers(said: str) -> list[str]:
+def _without_numbers(output: str) -> list[str]:
     lines = (
         line
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.startswith(("note: ", "local/", "  train: ", "  test: "))
     )
     return [re.sub(r"data-[0-9a-f]{12}|[0-9][0-9,.]*", "N", line) for line in lines]
@@ -77,8 +83,8 @@ def _program(source: str, names: dict[str, Any]) -> str:
 def _session(source: str, names: dict[str, Any]) -> str:
     lines = []
     for example in doctest.DocTestParser().get_examples(source):
-        first, *more = example.source.splitlines()
-        lines += [f">>> {first}", *(f"... {line}".rstrip() for line in more)]
+        head, *continuation = example.source.splitlines()
+        lines += [f">>> {head}", *(f"... {line}".rstrip() for line in continuation)]
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             try:
                 exec(compile(example.source, "page", "single"), names)
@@ -105,13 +111,13 @@ def _run(command: str) -> str:
         ).stdout
     with (
         contextlib.redirect_stdout(io.StringIO()) as printed,
-        contextlib.redirect_stderr(io.StringIO()) as said,
+        contextlib.redirect_stderr(io.StringIO()) as messages,
     ):
         main(words[1:])
-    # on a slow machine progress is said
+    # A slow machine also prints progress.
     errors = [
         line
-        for line in said.getvalue().splitlines(keepends=True)
+        for line in messages.getvalue().splitlines(keepends=True)
         if not line.startswith("reading ")
     ]
     return printed.getvalue() + "".join(errors)

@@ -1,4 +1,4 @@
-"""Builds with a function that parses files."""
+"""Builds with a user's function that parses files."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import recordmill
 
 
 def parsed_files(folder: Path) -> list[str]:
-    """The files that parsers have begun, in order."""
+    """Returns the files that parsers have begun, in order."""
     return (folder / "log").read_text().split() if (folder / "log").exists() else []
 
 

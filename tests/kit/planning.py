@@ -1,4 +1,4 @@
-"""Plans of inputs of text."""
+"""Plans of inputs of each kind."""
 
 from pathlib import Path
 
@@ -36,9 +36,12 @@ def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
     )
 
 
-# Inputs that are written to between plan and read, with their size as it was and their time set
-# back
 def content(kind: str, number: int, folder: Path) -> bytes:
+    """Returns the content of an input file.
+
+    Contents with different numbers have the same size. Tests use them to change a file between
+    plan and read.
+    """
     if kind == "parquet":
         pq.write_table(pa.table({"a": [number]}), folder / "made")
         return (folder / "made").read_bytes()

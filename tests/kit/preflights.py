@@ -1,4 +1,4 @@
-"""Preflights of jobs."""
+"""Beam options for the tests of preflights."""
 
 PROCESS = (
     "--environment_type=PROCESS",

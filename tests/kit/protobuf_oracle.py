@@ -1,4 +1,4 @@
-"""What a batch must be, by protobuf and plain Python, one record at a time."""
+"""Expected batches, decoded with protobuf and plain Python, record by record."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
 def messages() -> tuple[Any, Any, type[Exception]]:
-    """(Example, SequenceExample, DecodeError) of the protobuf library with TensorFlow's
-    definitions.
+    """Returns (Example, SequenceExample, DecodeError) of the protobuf library.
+
+    The definitions are TensorFlow's. Skips the test if they are missing.
     """
     example_pb2 = pytest.importorskip(
         "tensorflow.core.example.example_pb2", reason="the oracle is TensorFlow's Example"
@@ -26,7 +27,7 @@ def messages() -> tuple[Any, Any, type[Exception]]:
 
 
 def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
-    """The record as a dict of the schema's features, or BAD."""
+    """Returns a record as a dict of the schema's features, or BAD."""
     example, sequence_example, error = messages()
     try:
         message = (sequence_example if schema.message == SEQUENCE_EXAMPLE else example).FromString(
@@ -44,7 +45,7 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
                 message.context if schema.message == SEQUENCE_EXAMPLE else message.features
             ).feature
             value = (
-                _one(feature, entries[feature.name], feature.kind)
+                _feature_value(feature, entries[feature.name], feature.kind)
                 if feature.name in entries
                 else None
             )
@@ -56,11 +57,11 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
 
 def _steps(feature: Feature, steps: Sequence[Any]) -> Any:
     step = Feature(feature.name, feature.dtype, feature.shape[1:])
-    values = [_one(step, one, feature.kind) for one in steps]
+    values = [_feature_value(step, message, feature.kind) for message in steps]
     return BAD if any(value is BAD for value in values) else values
 
 
-def _one(feature: Feature, message: Any, kind: str) -> Any:
+def _feature_value(feature: Feature, message: Any, kind: str) -> Any:
     which = message.WhichOneof("kind")
     if which is None:
         return None
@@ -98,7 +99,7 @@ def _value(feature: Feature, value: Any, kind: str) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Floats by their bits, so that NaN equals NaN."""
+    """Returns a value with floats replaced by their bits, so that NaN equals NaN."""
     if isinstance(value, float):
         return struct.pack("<f", value)
     if isinstance(value, list):

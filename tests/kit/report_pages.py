@@ -14,7 +14,14 @@ VOID = {"meta", "br", "img", "line", "path", "bar"}
 
 
 class Page(HTMLParser):
-    """The texts of a page, what it would load, and its tags, which must close."""
+    """The parsed content of a page. Checks that all tags are closed.
+
+    Attributes:
+        texts: The texts, in order.
+        loads: The addresses that a browser would load.
+        tags: The names of all tags.
+        images: The decoded `data:` images.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -55,7 +62,7 @@ class Page(HTMLParser):
 
 def page_of(html: str) -> Page:
     page = Page(html)
-    assert all(one.startswith(("#", "data:image/jpeg;base64,")) for one in page.loads)
+    assert all(url.startswith(("#", "data:image/jpeg;base64,")) for url in page.loads)
     assert not page.tags & {"script", "link", "iframe", "object", "form", "base"}
     assert "default-src 'none'" in html
     return page

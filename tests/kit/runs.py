@@ -1,4 +1,4 @@
-"""Builds, reads and programs as tests run them, in each way that must give the same bytes."""
+"""Builds, reads and programs, in each way that must write the same bytes."""
 
 import functools
 import json
@@ -21,20 +21,24 @@ from recordmill.options.order import BuildOrder
 
 
 def in_flags(message: object, command: str = "build") -> str:
-    """A message, an error or a reject as the command line prints it."""
+    """Returns a message, an error or a reject as the command line prints it."""
     return render(message, flag_spelling(command))
 
 
 def run_python(
     *words: object, check: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs this Python with these words, and holds what it prints."""
+    """Runs this Python interpreter with arguments, and captures its output."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)
 
 
 def run_command(capture: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Runs a command in this process. Returns its (exit code, stdout, stderr)."""
+    """Runs a command in this process.
+
+    Returns:
+        (exit code, stdout, stderr)
+    """
     code = main([str(word) for word in words])
     printed = capture.readouterr()
     return code, printed.out, printed.err
@@ -45,9 +49,12 @@ def limit_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
-def run_in_threads(work: Callable[..., object], *given: object) -> None:
-    """Calls `work` with each of these in a thread of its own, and waits for all."""
-    threads = [threading.Thread(target=work, args=(each,)) for each in given]
+def run_in_threads(work: Callable[..., object], *arguments: object) -> None:
+    """Calls `work` with each of these arguments in its own thread.
+
+    Returns when all threads have ended.
+    """
+    threads = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -55,7 +62,10 @@ def run_in_threads(work: Callable[..., object], *given: object) -> None:
 
 
 def use_key_bits(patch: pytest.MonkeyPatch, bits: int) -> None:
-    """Lets builds use only the first bits of each key, so that many records have equal keys."""
+    """Lets builds use only the first bits of each key.
+
+    Many records then have equal keys.
+    """
     with_bits = functools.partialmethod(BuildOrder.__init__, key_bits=bits)
     patch.setattr(BuildOrder, "__init__", with_bits)
 
@@ -77,7 +87,7 @@ WAYS_TO_BUILD: tuple[dict[str, Any], ...] = (
 
 
 def rejects_of(result: Any) -> list[dict[str, Any]]:
-    """The lines of the files of rejects that a build or a read wrote."""
+    """Returns the lines of the reject files of a build or a read."""
     return [
         json.loads(line)
         for path in result.rejects
@@ -88,30 +98,28 @@ def rejects_of(result: Any) -> list[dict[str, Any]]:
 def read_in_each_way(
     source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
 ) -> list[recordmill.ReadResult]:
-    """Reads in each way, each into a folder of its own, and checks that all write the same
-    files.
-    """
+    """Reads in each way into its own folder. Checks that all write the same files."""
     results = [
         recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)
     ]
-    first, *others = (tree(folder / f"{at}") for at in range(len(results)))
+    first, *copies = (tree(folder / f"{at}") for at in range(len(results)))
     assert len(first) > 2
-    for at, other in enumerate(others, 1):
-        assert other == first, results[at]
+    for at, files in enumerate(copies, 1):
+        assert files == first, results[at]
     return results
 
 
 def build_in_each_way(
     data: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_BUILD, **options: Any
 ) -> list[recordmill.BuildResult]:
-    """Builds as by default and in each way, and checks that all write the same shards."""
+    """Builds with defaults and in each way. Checks that all write the same shards."""
     results = [
         recordmill.build(data, folder / f"{at}", **options, **way)
         for at, way in enumerate(({}, *ways))
     ]
-    first, *others = (
+    first, *copies = (
         {path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results
     )
-    for at, other in enumerate(others, 1):
-        assert other == first, results[at]
+    for at, shards in enumerate(copies, 1):
+        assert shards == first, results[at]
     return results

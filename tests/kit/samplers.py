@@ -1,4 +1,4 @@
-"""Samplers of data sets of any size."""
+"""Samplers for data sets of any size."""
 
 from recordmill.options.parsers import parse_shuffle
 from recordmill.reader.sampling.sampler import (

@@ -1,4 +1,4 @@
-"""Run files made of a list of records."""
+"""Run files made from a list of records."""
 
 import random
 from pathlib import Path
@@ -47,7 +47,7 @@ def write_runs_with_histogram(
 
 
 def payloads_of(data: np.ndarray) -> list[bytes]:
-    """Those of contiguous frames."""
+    """Returns the payloads of contiguous frames."""
     frames, _ = scan_frames(data, source="frames", is_final=True)
     return [frames.payload(at).tobytes() for at in range(len(frames))]
 
@@ -56,8 +56,12 @@ ONE_BUCKET = KeyBuckets(1, 1, 2**64)
 
 
 def deal_records(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
-    """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all
-    the same.
+    """Returns records in several parts, each with its own range of payloads.
+
+    Args:
+        keys: "hashed" for random keys, so that the parts alternate; "in order" for ascending keys,
+            so that the parts follow each other; "one" for equal keys.
+        size: Limit of the random bytes that follow the number in a payload.
     """
     dice = random.Random(count + parts)
     result: list[list[Record]] = [[] for _ in range(parts)]

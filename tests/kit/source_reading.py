@@ -1,6 +1,4 @@
-"""Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every
-source keeps.
-"""
+"""Reads of sources, and checks of the rules that every source follows."""
 
 import math
 import pickle
@@ -25,18 +23,20 @@ def input_files(*paths: Path) -> list[InputFile]:
 
 
 def features(source: Any) -> dict[str, str]:
-    """The form of each feature, with `!` where every record has it."""
+    """Returns the description of each feature, with `!` if it is required."""
     return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
 
 
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
-    """All rows and rejects, after checking the laws of `sources.common.contract`, also of a pickled
-    copy.
+    """Returns all rows and rejects of a source.
+
+    Checks the rules of `sources.common.contract`, and that a pickled copy reads the same rows.
     """
     assert isinstance(source, Source)
     rows, rejects = _read(source, source.units)
-    again, _ = _read(pickle.loads(pickle.dumps(source)), tuple(reversed(source.units)))
-    assert repr(sorted(again, key=_place)) == repr(rows)  # NaN is not itself, but it is spelled so
+    copied_rows, _ = _read(pickle.loads(pickle.dumps(source)), tuple(reversed(source.units)))
+    # Compares texts, because NaN does not equal itself.
+    assert repr(sorted(copied_rows, key=_place)) == repr(rows)
     assert [_place(row) for row in rows] == sorted({_place(row) for row in rows})
     return rows, rejects
 
@@ -45,7 +45,7 @@ def _read(source: Any, units: Iterable[Any]) -> tuple[list[Row], list[Reject]]:
     rows: list[Row] = []
     rejects: list[Reject] = []
     for unit in units:
-        before = len(rows) + len(rejects)
+        start = len(rows) + len(rejects)
         for chunk in source.read(unit):
             check_chunk(chunk, source)
             rows += zip(
@@ -55,7 +55,7 @@ def _read(source: Any, units: Iterable[Any]) -> tuple[list[Row], list[Reject]]:
                 strict=True,
             )
             rejects += chunk.rejects
-        assert unit.rows is None or unit.rows == len(rows) + len(rejects) - before
+        assert unit.rows is None or unit.rows == len(rows) + len(rejects) - start
     return rows, rejects
 
 
@@ -67,16 +67,16 @@ def check_chunk(chunk: Chunk, source: Any) -> None:
     assert chunk.file_ids.dtype == np.uint32
     assert chunk.positions.dtype == np.int64
     for reject in chunk.rejects:
-        assert len(reject.message) < 500  # a remedy names columns whole
+        assert len(reject.message) < 500  # the advice contains complete column names
 
 
-def are_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, where NaN equals NaN."""
-    if isinstance(one, float) and isinstance(other, float):
-        return (math.isnan(one) and math.isnan(other)) or one == other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(are_equal, one, other))
-    return bool(one == other)
+def are_equal(first: Any, second: Any) -> bool:
+    """Returns whether two values are equal, if NaN equals NaN."""
+    if isinstance(first, float) and isinstance(second, float):
+        return (math.isnan(first) and math.isnan(second)) or first == second
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(are_equal, first, second))
+    return bool(first == second)
 
 
 def values(rows: Iterable[Row]) -> list[dict[str, Any]]:

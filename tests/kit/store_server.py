@@ -1,5 +1,6 @@
-"""Real servers of S3 and Azure on loopback, which `.ci/servers` installs, and the settings that
-reach them.
+"""Real servers of S3 and Azure on loopback, and the settings that reach them.
+
+`.ci/servers` installs the servers.
 """
 
 import base64
@@ -27,15 +28,19 @@ from recordmill.storage.stores.client import DEFAULT_MAX_REQUESTS, REQUEST_LIMIT
 from recordmill.storage.stores.objects import ObjectStorage
 
 KEY, SECRET = "test-key", "test-secret-of-the-store"
-STRANGER = "stranger"  # a key of the S3 server, of the same secret, that may do nothing
+STRANGER = "stranger"  # a key of the S3 server with the same secret, but without permissions
 BUCKET = "bucket"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers")
 
 
 @dataclass
 class Store:
-    """A server with one bucket. root: its URI; endpoint: its URL; client: obstore's, for what the
-    tests put there.
+    """A server with one bucket.
+
+    Attributes:
+        root: URI of the bucket.
+        endpoint: URL of the server.
+        client: obstore's client, which the tests use to write and read objects.
     """
 
     root: str
@@ -43,30 +48,30 @@ class Store:
     client: Any
 
     def put(self, key: str, data: bytes) -> str:
-        """A new object; gives its URI."""
+        """Writes a new object. Returns its URI."""
         import obstore
 
         obstore.put(self.client, key, data)
         return f"{self.root}/{key}"
 
     def keys(self) -> list[str]:
-        """What there is."""
+        """Returns the keys of all objects."""
         import obstore
 
-        return [about["path"] for page in obstore.list(self.client) for about in page]
+        return [entry["path"] for page in obstore.list(self.client) for entry in page]
 
     def objects(self, out: str) -> dict[str, bytes]:
-        """Name below that URI to content of all that lies there."""
+        """Returns the contents of all objects below a URI, by their relative keys."""
         import obstore
 
         prefix = out.partition(f"{BUCKET}/")[2]
-        found = [about["path"] for page in obstore.list(self.client, prefix) for about in page]
+        keys = [entry["path"] for page in obstore.list(self.client, prefix) for entry in page]
         return {
-            path[len(prefix) + 1 :]: bytes(obstore.get(self.client, path).bytes()) for path in found
+            key[len(prefix) + 1 :]: bytes(obstore.get(self.client, key).bytes()) for key in keys
         }
 
     def put_folder(self, folder: Path, prefix: str) -> str:
-        """All files below a folder as objects below the prefix; gives its URI."""
+        """Writes all files below a folder as objects below the prefix. Returns its URI."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
@@ -74,37 +79,38 @@ class Store:
 
 
 def find_server(name: str) -> str:
-    """The server's program; skips the test where there is none."""
-    found = shutil.which(
+    """Returns the path of the server's program. Skips the test if it is missing."""
+    path = shutil.which(
         name, path=os.pathsep.join((str(_CACHE), f"{_CACHE}/node_modules/.bin", os.environ["PATH"]))
     )
-    if found is None:
+    if path is None:
         pytest.skip(f"no {name}: .ci/servers installs it, where Go and npm are there")
-    return found
+    return path
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 @contextmanager
-def use_settings(**given: str) -> Iterator[None]:
-    """The process's settings of stores are these, and no others, meanwhile; connections made before
-    are forgotten.
+def use_settings(**variables: str) -> Iterator[None]:
+    """Replaces the process's store settings inside the `with` block.
+
+    Earlier connections are forgotten.
     """
-    before = _store_settings()
-    for name in before:
+    saved = _store_settings()
+    for name in saved:
         del os.environ[name]
-    os.environ.update({name: value for name, value in given.items() if value})
+    os.environ.update({name: value for name, value in variables.items() if value})
     _reset_connections()
     try:
         yield
     finally:
         for name in _store_settings():
             del os.environ[name]
-        os.environ.update(before)
+        os.environ.update(saved)
         _reset_connections()
 
 
@@ -115,20 +121,25 @@ def _store_settings() -> dict[str, str]:
 
 
 def s3_settings(endpoint: str, **others: str) -> dict[str, str]:
-    """The settings of that S3 server, or others."""
-    given = {
+    """Returns the settings for an S3 server.
+
+    Args:
+        endpoint: URL of the server.
+        others: Settings that are added or replaced, without the prefix `AWS_`.
+    """
+    variables = {
         "ACCESS_KEY_ID": KEY,
         "SECRET_ACCESS_KEY": SECRET,
         "REGION": "us-east-1",
         "ALLOW_HTTP": "true",
     }
-    given |= {
+    variables |= {
         "ENDPOINT_URL": endpoint,
         "CONFIG_FILE": os.devnull,
         "SHARED_CREDENTIALS_FILE": os.devnull,
         **others,
     }
-    return {f"AWS_{name}": value for name, value in given.items()}
+    return {f"AWS_{name}": value for name, value in variables.items()}
 
 
 def _reset_connections() -> None:
@@ -140,7 +151,7 @@ def _reset_connections() -> None:
 
 @contextmanager
 def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[Store]:
-    """versitygw over an empty folder, whose sub-folders are buckets."""
+    """Runs versitygw over an empty folder. Its subfolders are the buckets."""
     from obstore.store import S3Store
 
     program = find_server("versitygw")
@@ -168,7 +179,7 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[Store]:
 
 @contextmanager
 def azure_server(folder: Path) -> Iterator[Store]:
-    """Azurite, with its own well-known account."""
+    """Runs Azurite with its own well-known account."""
     from obstore.store import AzureStore
 
     program, port, account = find_server("azurite-blob"), free_port(), "devstoreaccount1"
@@ -181,14 +192,14 @@ def azure_server(folder: Path) -> Iterator[Store]:
         "--inMemoryPersistence",
     ]
     endpoint = f"http://127.0.0.1:{port}/{account}"
-    given = {"ENDPOINT": endpoint, "ACCOUNT_NAME": account, "ACCOUNT_KEY": key}
+    variables = {"ENDPOINT": endpoint, "ACCOUNT_NAME": account, "ACCOUNT_KEY": key}
     with (
         _running(
             [*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder / "log", {}
         ),
         use_settings(
             AZURE_ALLOW_HTTP="true",
-            **{f"AZURE_STORAGE_{name}": value for name, value in given.items()},
+            **{f"AZURE_STORAGE_{name}": value for name, value in variables.items()},
         ),
     ):
         _make_container(endpoint, account, key)
@@ -198,18 +209,18 @@ def azure_server(folder: Path) -> Iterator[Store]:
 
 
 def _make_container(endpoint: str, account: str, key: str) -> None:
-    """Stores can't be made by obstore: Azure's own request, signed with the shared key."""
+    """Makes a container with a signed request, because obstore can't."""
     path = f"/{account}/{BUCKET}"
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
-    named = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
-    signed = f"PUT\n{chr(10) * 11}{named}/{account}{path}\nrestype:container"
-    digest = hmac.new(base64.b64decode(key), signed.encode(), hashlib.sha256).digest()
+    header_lines = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
+    signed_text = f"PUT\n{chr(10) * 11}{header_lines}/{account}{path}\nrestype:container"
+    digest = hmac.new(base64.b64decode(key), signed_text.encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
     headers["Content-Length"] = "0"
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers
     )
-    with urllib.request.urlopen(asked) as answer:
+    with urllib.request.urlopen(request) as answer:
         assert answer.status == 201
 
 
@@ -217,9 +228,9 @@ def _make_container(endpoint: str, account: str, key: str) -> None:
 def _running(
     command: list[str], port: int, log: Path, environment: dict[str, str], host: str = "127.0.0.1"
 ) -> Iterator[None]:
-    with open(log, "wb") as written:
+    with open(log, "wb") as log_file:
         process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=written, stderr=written
+            command, env={**os.environ, **environment}, stdout=log_file, stderr=log_file
         )
     try:
         _wait_for(host, port, process)
@@ -232,8 +243,8 @@ def _running(
 def _wait_for(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(600):
         assert process.poll() is None, "the server has ended"
-        with socket.socket() as asked:
-            if asked.connect_ex((host, port)) == 0:
+        with socket.socket() as connection:
+            if connection.connect_ex((host, port)) == 0:
                 return
         time.sleep(0.05)
     raise AssertionError("the server does not listen")

@@ -52,18 +52,20 @@ PACKED: dict[str, Any] = {"collate": {"tokens": Packed(24), "weight": Packed(30,
 
 
 def unpack_batch(batch: dict[str, Any]) -> dict[int, list[int]]:
-    """The lists of a packed batch by record."""
-    found = {}
+    """Returns the lists of tokens of a packed batch, by record. Checks its other features."""
+    lists = {}
     for at in range(len(batch["tokens"])):
         for number, record in enumerate(batch["id"][at], 1):
-            there = batch["tokens/segment"][at] == number
-            found[int(record)] = batch["tokens"][at][there].tolist()
-            assert batch["tokens/position"][at][there].tolist() == list(range(there.sum()))
-            weighed = batch["weight/segment"][at] == number
-            assert (batch["weight"][at][weighed] == 0.5).all()
-            assert weighed.sum() == min(LENGTHS[record], 30)
-        nothing = batch["tokens/segment"][at] == 0
-        assert not batch["tokens"][at][nothing].any()
-        assert not batch["tokens/position"][at][nothing].any()
+            in_segment = batch["tokens/segment"][at] == number
+            lists[int(record)] = batch["tokens"][at][in_segment].tolist()
+            assert batch["tokens/position"][at][in_segment].tolist() == list(
+                range(in_segment.sum())
+            )
+            has_weight = batch["weight/segment"][at] == number
+            assert (batch["weight"][at][has_weight] == 0.5).all()
+            assert has_weight.sum() == min(LENGTHS[record], 30)
+        is_padding = batch["tokens/segment"][at] == 0
+        assert not batch["tokens"][at][is_padding].any()
+        assert not batch["tokens/position"][at][is_padding].any()
         assert (batch["weight"][at][batch["weight/segment"][at] == 0] == -1).all()
-    return found
+    return lists

@@ -31,7 +31,7 @@ def folder_of(out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def raw(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Split to the raw columns, sorted by id."""
+    """The raw columns of each split, sorted by id."""
     out = tmp_path_factory.mktemp("raw") / "out"
     build(inputs, out, splits=SPLITS, label="label")
     return {

@@ -1,5 +1,6 @@
-"""A CSV with numbers, text and missing values, a declared transform of it, and what NumPy says that
-it must give.
+"""A CSV file, a declared transform of it, and the expected results by NumPy.
+
+The file has numbers, text and missing values.
 """
 
 from collections import Counter
@@ -24,7 +25,10 @@ DECLARED: dict[str, Any] = {
 
 
 def write_csv(path: Path, rows: int = ROWS, seed: int = 7) -> None:
-    """id, age, fare (may be missing), miles, city (may be missing), note, kind, label."""
+    """Writes columns id, age, fare, miles, city, note, kind and label.
+
+    `fare` and `city` are missing in some rows.
+    """
     random = np.random.default_rng(seed)
     lines = ["id,age,fare,miles,city,note,kind,label"]
     for i in range(rows):
@@ -40,13 +44,16 @@ def write_csv(path: Path, rows: int = ROWS, seed: int = 7) -> None:
 
 
 def zscore(values: npt.NDArray[Any], fitted: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """The z-score of values by the mean and the variance of the fitted ones."""
-    given = fitted.astype(np.float64)
-    return ((values.astype(np.float64) - given.mean()) / given.std()).astype(np.float32)
+    """Returns z-scores by the mean and the variance of the fitted values."""
+    sample = fitted.astype(np.float64)
+    return ((values.astype(np.float64) - sample.mean()) / sample.std()).astype(np.float32)
 
 
 def words(values: list[bytes | str | None]) -> list[str]:
-    """The vocabulary: most frequent first, of equal ones the last by bytes first."""
+    """Returns the vocabulary: the most frequent word first.
+
+    Words with equal counts are sorted by their bytes in descending order.
+    """
     texts = [
         value if isinstance(value, str) else value.decode() for value in values if value is not None
     ]

@@ -1,5 +1,6 @@
-"""A web server on loopback that gives the files of a folder, whole or by ranges, and can be told to
-fail.
+"""A web server on loopback for a folder, which can fail on request.
+
+It answers range requests.
 """
 
 import hashlib
@@ -13,13 +14,18 @@ from pathlib import Path
 from urllib.parse import unquote
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
-FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, an answer that waits
+FAIL, CUT, SLOW = "503", "cut", "slow"  # faults: an error, half a body, a delayed answer
 
 
 @dataclass
 class WebFiles:
-    """url: of the folder. requests: in order. faults: by request number, from 0. before: called
-    with each number.
+    """State of the server, which tests set and read.
+
+    Attributes:
+        url: URL of the folder.
+        requests: The method, path and range of each request, in order.
+        faults: The faults by request number, from 0.
+        slow: Ends the delay of SLOW, which otherwise takes two seconds.
     """
 
     folder: Path
@@ -28,14 +34,14 @@ class WebFiles:
     faults: dict[int, str] = field(default_factory=dict)
     slow: threading.Event = field(default_factory=threading.Event)
 
-    def record_request(self, said: str) -> str | None:
-        self.requests.append(said)
+    def record_request(self, text: str) -> str | None:
+        self.requests.append(text)
         return self.faults.get(len(self.requests) - 1)
 
 
 @contextmanager
 def web_files(folder: Path) -> Iterator[WebFiles]:
-    """The server, as long as the context."""
+    """Runs a server inside the `with` block."""
     files = WebFiles(folder)
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,7 +55,7 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
 
         def _answer(self, body: bool) -> None:
             path = folder / unquote(self.path.lstrip("/"))
-            asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+            byte_range = _RANGE.fullmatch(self.headers.get("Range", ""))
             fault = files.record_request(
                 f"{self.command} {self.path} {self.headers.get('Range', '')}".strip()
             )
@@ -62,9 +68,9 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
                 return
             data = path.read_bytes()
             size, tag = len(data), hashlib.sha256(data).hexdigest()[:16]
-            self.send_response(206 if asked else 200)
-            if asked:
-                first, last = int(asked[1]), min(int(asked[2]), size - 1)
+            self.send_response(206 if byte_range else 200)
+            if byte_range:
+                first, last = int(byte_range[1]), min(int(byte_range[2]), size - 1)
                 data = data[first : last + 1]
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.send_header("Content-Length", str(len(data)))
@@ -82,8 +88,13 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
 
 @contextmanager
 def serve_requests(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """Answers requests on loopback by the handler, which logs nothing, in threads; gives the
-    port.
+    """Answers requests on loopback in threads. Logs nothing.
+
+    Args:
+        handler: Handles the requests.
+
+    Yields:
+        The port.
     """
     handler.log_message = lambda *_: None  # type: ignore[assignment, method-assign]
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,4 +1,4 @@
-"""Serialized Examples by hand, in every way that protobuf allows and some that it does not."""
+"""Hand-made serialized Examples, in every form that protobuf allows and some invalid ones."""
 
 import random
 import struct
@@ -9,7 +9,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3
 
 
 def varint(value: int, pad: int = 0) -> bytes:
-    """The varint of a value mod 2^64, longer than needed by pad bytes."""
+    """Returns the varint of a value mod 2^64, with `pad` unnecessary bytes."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -23,12 +23,12 @@ def varint(value: int, pad: int = 0) -> bytes:
 
 
 def field(number: int, payload: bytes, pad: int = 0) -> bytes:
-    """A field of wire type LEN."""
+    """Returns a field of wire type LEN."""
     return varint(number << 3 | 2) + varint(len(payload), pad) + payload
 
 
 def packed(kind: int, values: Sequence[int | float | bytes]) -> bytes:
-    """The list message of a kind, in the form that every writer uses."""
+    """Returns the list message of a kind, in the form that every writer uses."""
     if kind == BYTES:
         return b"".join(field(1, value) for value in values)  # type: ignore[arg-type]
     if not values:
@@ -52,7 +52,7 @@ def entry(key: str | bytes, value: bytes) -> bytes:
 def feature_list(
     key: str | bytes, kind: int, steps: Sequence[Sequence[int | float | bytes]]
 ) -> bytes:
-    """An entry of a SequenceExample's feature lists."""
+    """Returns an entry of a SequenceExample's feature lists."""
     return entry(key, b"".join(field(1, feature(kind, step)) for step in steps))
 
 
@@ -61,13 +61,22 @@ def example(entries: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def serialize_row(row: Mapping[str, tuple[int, Sequence[Any]] | None]) -> bytes:
-    """An Example of name to (kind, values), None for a Feature without a kind."""
-    return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])
+    """Returns an Example.
+
+    Args:
+        row: (kind, values) of each feature, or None for a Feature without a kind.
+    """
+    return example(
+        [(name, b"" if values is None else feature(*values)) for name, values in row.items()]
+    )
 
 
 class Scribe:
-    """Random messages; `oddity` is the chance that a step is done in an unusual way, 0 gives the
-    plain form only.
+    """Writer of random messages.
+
+    Args:
+        oddity: The probability that a step is done in an unusual way. With 0, all messages have the
+            plain form.
     """
 
     def __init__(self, seed: int, oddity: float, kinds: dict[str, int]) -> None:
@@ -236,16 +245,16 @@ class Scribe:
         return out
 
     def mutate(self, data: bytes) -> bytes:
-        """A few bytes changed, cut out, doubled or put in."""
+        """Returns `data` after a few bytes were changed, removed, repeated or inserted."""
         out = bytearray(data)
         for _ in range(self.random.randint(1, 3)):
             at = self.random.randrange(len(out) + 1)
-            what = self.random.randrange(5)
-            if what == 0 and at < len(out):
+            change = self.random.randrange(5)
+            if change == 0 and at < len(out):
                 out[at] ^= 1 << self.random.randrange(8)
-            elif what == 1:
+            elif change == 1:
                 del out[at : at + self.random.randint(1, 4)]
-            elif what == 2:
+            elif change == 2:
                 out[at:at] = bytes(
                     [
                         self.random.choice(
@@ -253,7 +262,7 @@ class Scribe:
                         )
                     ]
                 )
-            elif what == 3:
+            elif change == 3:
                 out[at:at] = out[at : at + 8]
             elif at < len(out):
                 out[at] = self.random.randrange(256)

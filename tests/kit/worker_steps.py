@@ -1,6 +1,4 @@
-"""A build by workers that share nothing but OUT, its steps called one after the other, as an engine
-would.
-"""
+"""The steps of a build by workers that share only OUT."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,15 +39,19 @@ from recordmill.storage.files import is_remote
 
 @dataclass
 class Steps:
-    """The steps of one build, each of which may be called again or left out."""
+    """The steps of one build, as an engine calls them.
+
+    Tests may repeat or omit each step.
+    """
 
     plan: SharedPlanHandle
     progress: Progress
 
     @classmethod
     def begin(cls, inputs: Any, out: str, private: Path, **options: Any) -> "Steps":
-        """Plan here, and put the plan into OUT; each file is a group of its own, as if it were
-        large.
+        """Makes the plan and writes it to OUT.
+
+        Each file is its own unit group, as if it were large.
         """
         settings = make_options(out, runner="PortableRunner", **options)
         settings = inherit_options(out, settings, reads_files=True)
@@ -57,12 +59,14 @@ class Steps:
         base = 0 if settings.base is None else settings.base.number
         plan = make_plan(inputs, folder, out, base, settings, Progress())
         source: Any = plan.source
-        each = [
-            Unit(at, at + 1, size_bytes=file.stat.size_bytes)
-            for at, file in enumerate(source.files)
+        units = [
+            Unit(number, number + 1, size_bytes=file.stat.size_bytes)
+            for number, file in enumerate(source.files)
         ]
-        plan = replace(plan, source=replace(source, units=tuple(each)))
-        plan = replace(plan, unit_groups=tuple(range(at, at + 1) for at in range(len(each))))
+        plan = replace(plan, source=replace(source, units=tuple(units)))
+        plan = replace(
+            plan, unit_groups=tuple(range(number, number + 1) for number in range(len(units)))
+        )
         plan, job_folder = count_classes(plan, Progress()), JobFolder(out, folder.id)
         if settings.base is not None:
             plan = add_transform(plan, settings, Progress(), job_folder)
@@ -80,42 +84,46 @@ class Steps:
         return ingest_unit_group(self.plan, group, self.progress)
 
     def ingest_all(self) -> ShardPlan:
-        """All groups, read and surveyed."""
-        done = [self.ingest(group) for group in range(len(self.loaded_plan.unit_groups))]
-        total = done[0][1]
-        for _, histogram in done[1:]:
+        """Ingests all groups and plans the shards."""
+        results = [self.ingest(group) for group in range(len(self.loaded_plan.unit_groups))]
+        total = results[0][1]
+        for _, histogram in results[1:]:
             total = total + histogram
-        return plan_shards(self.plan, [account for account, _ in done], total)
+        return plan_shards(self.plan, [result for result, _ in results], total)
 
-    def merge_runs(self, found: ShardPlan) -> ShardPlan:
-        merges = plan_merges(found.layout.load()) if found.num_merges else ()
+    def merge_runs(self, plan: ShardPlan) -> ShardPlan:
+        merges = plan_merges(plan.layout.load()) if plan.num_merges else ()
         return use_merged_runs(
             self.job_folder,
-            found,
-            [merge_sorted_runs(self.plan, found, merge, self.progress) for merge in merges],
+            plan,
+            [merge_sorted_runs(self.plan, plan, merge, self.progress) for merge in merges],
         )
 
-    def write_shards(self, found: ShardPlan) -> list[ShardAttempt]:
+    def write_shards(self, plan: ShardPlan) -> list[ShardAttempt]:
         return [
-            write_shard_attempt(self.plan, found, number, self.progress)
-            for number in range(found.num_shards)
+            write_shard_attempt(self.plan, plan, number, self.progress)
+            for number in range(plan.num_shards)
         ]
 
-    def rename_shards(self, made: list[ShardAttempt]) -> list[FinalShard]:
-        gaps = [(one.shard.split_id, one.shard.index) for one in made if not one.shard.info.records]
+    def rename_shards(self, attempts: list[ShardAttempt]) -> list[FinalShard]:
+        gaps = [
+            (attempt.shard.split_id, attempt.shard.index)
+            for attempt in attempts
+            if not attempt.shard.info.records
+        ]
         return [
-            placed
-            for one in made
-            if (placed := rename_to_final_names(self.job_folder, one, gaps)) is not None
+            final
+            for attempt in attempts
+            if (final := rename_to_final_names(self.job_folder, attempt, gaps)) is not None
         ]
 
-    def finish(self, found: ShardPlan, placed: list[FinalShard]) -> Manifest:
-        return commit_shared_build(self.plan, found, placed)
+    def finish(self, plan: ShardPlan, shards: list[FinalShard]) -> Manifest:
+        return commit_shared_build(self.plan, plan, shards)
 
-    def run_all(self, between: Callable[[ShardPlan], None] = lambda found: None) -> Manifest:
-        found = self.merge_runs(self.ingest_all())
-        between(found)
-        return self.finish(found, self.rename_shards(self.write_shards(found)))
+    def run_all(self, after_plan: Callable[[ShardPlan], None] = lambda plan: None) -> Manifest:
+        plan = self.merge_runs(self.ingest_all())
+        after_plan(plan)
+        return self.finish(plan, self.rename_shards(self.write_shards(plan)))
 
 
 OPTIONS: dict[str, Any] = {
@@ -127,25 +135,25 @@ OPTIONS: dict[str, Any] = {
 
 
 def begin_steps(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
-    """With a group for each of the files, as they would be if they were large."""
-    planned = {"kind": "csv", **OPTIONS, **options}
-    return Steps.begin(source, out, tmp_path / "private", **planned)
+    """Begins a build of CSV files with OPTIONS. Each file is its own unit group."""
+    settings = {"kind": "csv", **OPTIONS, **options}
+    return Steps.begin(source, out, tmp_path / "private", **settings)
 
 
 def build_on_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
     return recordmill.build(source, tmp_path / "one", kind="csv", **{**OPTIONS, **options})
 
 
-def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
-    part = one.manifest.parts[0].folder
-    assert files_in(out, manifest.parts[0].folder) == files_in(one.out, part)
-    assert manifest.fingerprint == one.manifest.fingerprint
+def check_same(out: str, manifest: Any, expected: recordmill.BuildResult) -> None:
+    part = expected.manifest.parts[0].folder
+    assert files_in(out, manifest.parts[0].folder) == files_in(expected.out, part)
+    assert manifest.fingerprint == expected.manifest.fingerprint
     assert load_manifest(out) == manifest
     assert recordmill.verify(out) == []
 
 
-def discard(place: JobFolder) -> None:
-    """What a driver does whose job has failed."""
-    run = place.open_run()
+def discard(job_folder: JobFolder) -> None:
+    """Removes the run of a failed job, as its driver does."""
+    run = job_folder.open_run()
     run.discard()
     run.remove_work_files()
