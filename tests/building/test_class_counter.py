@@ -1,6 +1,4 @@
-"""With `--stratify`, each class is divided by the fractions to one record, for every kind of
-input and runner.
-"""
+"""`--stratify` divides each class by the fractions, exact to one record."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -35,47 +33,47 @@ def rows() -> dict[str, list[Any]]:
     }
 
 
-def csv(folder: Path) -> None:
+def write_csv(folder: Path) -> None:
     table = rows()
     for part in range(3):
-        each = zip(table["id"][part::3], table["label"][part::3], strict=True)
+        pairs = zip(table["id"][part::3], table["label"][part::3], strict=True)
         (folder / f"{part}.csv").write_text(
-            "id,label\n" + "".join(f"{i},{label or ''}\n" for i, label in each)
+            "id,label\n" + "".join(f"{i},{label or ''}\n" for i, label in pairs)
         )
 
 
-def arrays(folder: Path) -> None:
+def write_arrays(folder: Path) -> None:
     table = rows()
     np.savez(
         folder / "a.npz", id=table["id"], label=np.array([label or "" for label in table["label"]])
     )
 
 
-def texts(folder: Path) -> None:
+def write_texts(folder: Path) -> None:
     for number, label in zip(*list(rows().values())[:2], strict=True):
         (folder / str(label)).mkdir(exist_ok=True)
         (folder / str(label) / f"{number}.txt").write_text(f"text {number}")
 
 
-def images(folder: Path) -> None:
+def write_images(folder: Path) -> None:
     data = encode_image("PNG")
     for number, label in zip(*list(rows().values())[:2], strict=True):
         (folder / str(label)).mkdir(exist_ok=True)
         (folder / str(label) / f"{number}.png").write_bytes(data)
 
 
-def tfrecords(folder: Path) -> None:
+def write_tfrecords(folder: Path) -> None:
     recordmill.build(rows(), folder / "set", label="label")
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "jsonl": lambda folder: write_rows(folder / "a.jsonl", rows()),
     "parquet": lambda folder: write_rows(folder / "a.parquet", rows()),
-    "csv": csv,
-    "text": texts,
-    "images": images,
-    "tfrecord": tfrecords,
-    "numpy": arrays,
+    "csv": write_csv,
+    "text": write_texts,
+    "images": write_images,
+    "tfrecord": write_tfrecords,
+    "numpy": write_arrays,
 }
 
 
@@ -89,10 +87,10 @@ def counts(result: Any, column: str = "label") -> dict[str, Counter[Any]]:
 
 
 def check_exact(result: Any) -> None:
-    found = counts(result)
-    for label in set().union(*found.values()):
-        each = [found[split][label] for split in ("train", "validation", "test")]
-        assert each == compute_targets([sum(each)], [0.7, 0.2, 0.1])[0].tolist()
+    counts_by_split = counts(result)
+    for label in set().union(*counts_by_split.values()):
+        shares = [counts_by_split[split][label] for split in ("train", "validation", "test")]
+        assert shares == compute_targets([sum(shares)], [0.7, 0.2, 0.1])[0].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,12 +103,12 @@ def test_each_class_of_every_kind_of_input_is_divided_to_one_record(
     inputs = (
         str(next((tmp_path / "in").rglob("*.tfrecord"))) if kind == "tfrecord" else tmp_path / "in"
     )
-    more = (
+    options = (
         {"schema": tmp_path / "in" / "set" / "schema.pbtxt", "split_from": "none"}
         if kind == "tfrecord"
         else label
     )
-    result = recordmill.build(inputs, tmp_path / "out", kind=kind, **WAY, **more)
+    result = recordmill.build(inputs, tmp_path / "out", kind=kind, **WAY, **options)
     assert sum(result.records.values()) == ROWS
     check_exact(result)
     assert sorted(sum(counts(result).values(), Counter()).values()) == sorted(
@@ -128,23 +126,23 @@ def test_stratified_splits_do_not_depend_on_how_the_build_runs(built: Any, tmp_p
     for result in build_in_each_way(rows(), tmp_path, label="label", **WAY):
         check_exact(result)
         assert shard_bytes(result.out) == shard_bytes(built.out)
-    other = recordmill.build(rows(), tmp_path / "other", label="label", split_seed=1, **WAY)
-    check_exact(other)
-    assert other.records == built.records
-    assert shard_bytes(other.out) != shard_bytes(built.out)
+    reseeded = recordmill.build(rows(), tmp_path / "other", label="label", split_seed=1, **WAY)
+    check_exact(reseeded)
+    assert reseeded.records == built.records
+    assert shard_bytes(reseeded.out) != shard_bytes(built.out)
 
 
 def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    csv(tmp_path / "in")
-    one = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
+    write_csv(tmp_path / "in")
+    expected = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
     out = tmp_path / "many"
     manifest = Steps.begin(
         tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY
     ).run_all()
-    assert shard_bytes(out) == shard_bytes(one.out)
-    assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
-    assert manifest.fingerprint == one.manifest.fingerprint
+    assert shard_bytes(out) == shard_bytes(expected.out)
+    assert manifest.statistics["notes"] == expected.manifest.statistics["notes"]
+    assert manifest.fingerprint == expected.manifest.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_stratify_accepts_columns_of_numbers_booleans_and_texts(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"stratify": "y"}, "stratify=.* no such column; there are"),
         (
@@ -189,13 +187,13 @@ def test_stratify_accepts_columns_of_numbers_booleans_and_texts(
     ids=str,
 )
 def test_column_that_cannot_be_stratified_is_refused(
-    given: dict[str, Any], message: str, tmp_path: Path
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     data = pa.table(
         {"x": [1, 2], "f": [0.5, 1.0], "t": pa.array([1, 2], "timestamp[s]"), "l": [[1], [2]]}
     )
     with pytest.raises(UsageError, match=message):
-        recordmill.build(data, tmp_path / "out", **{"splits": "a=0.5,b=0.5", **given})
+        recordmill.build(data, tmp_path / "out", **{"splits": "a=0.5,b=0.5", **options})
     assert not list(tmp_path.glob("out/*"))
 
 
@@ -221,16 +219,16 @@ def test_stratified_groups_stay_together(way: str, tmp_path: Path) -> None:
     result = recordmill.build(
         data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", **{way: "user"}
     )
-    found = counts(result)
-    assert found == {
+    counts_by_split = counts(result)
+    assert counts_by_split == {
         "a": dict.fromkeys(["c0", "c1", "c2"], 800),
         "b": dict.fromkeys(["c0", "c1", "c2"], 200),
     }
-    seen = [
+    users_by_split = [
         set(recordmill.open(result.out, split).to_table()["user"].to_pylist())
         for split in ("a", "b")
     ]
-    assert not seen[0] & seen[1]
+    assert not users_by_split[0] & users_by_split[1]
 
 
 def test_groups_of_several_classes_are_refused_with_their_number(tmp_path: Path) -> None:
@@ -261,12 +259,12 @@ def test_command_and_manifest_report_the_class_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.csv").write_text("x,label\n" + "1,a\n" * 10 + "2,b\n" * 5 + "3,\n")
-    given = ["--label", "label", "--splits", "train=0.8,test=0.2", "--stratify", "label"]
-    assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), *given]) == 0
-    said = "label: records of each class in train / test: a 8 / 2, b 4 / 1, (missing) 1 / 0"
-    assert f"note: --stratify {said}\n" in capsys.readouterr().err
+    flags = ["--label", "label", "--splits", "train=0.8,test=0.2", "--stratify", "label"]
+    assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), *flags]) == 0
+    note = "label: records of each class in train / test: a 8 / 2, b 4 / 1, (missing) 1 / 0"
+    assert f"note: --stratify {note}\n" in capsys.readouterr().err
     manifest = load_manifest(tmp_path / "out")
-    assert said.replace("label", 'stratify="label"') in manifest.statistics["notes"]
+    assert note.replace("label", 'stratify="label"') in manifest.statistics["notes"]
     assert (
         "split 'test' has no record of (missing): too few for its share"
         in manifest.statistics["notes"]

@@ -1,6 +1,4 @@
-"""A commit is atomic: what is visible when, and what is left after kills, conflicts and new
-generations.
-"""
+"""A commit is atomic, whatever kills or conflicts happen."""
 
 import errno
 import gc
@@ -78,18 +76,18 @@ def test_rejects_are_published_and_removed_with_their_generation(tmp_path: Path)
 def test_abandoned_lease_ends_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
-    leased = folder.keep_alive()
-    leased.__enter__()
-    (lease,) = set(threading.enumerate()) - before
-    waited = list[threading.Thread]()  # others may end here, too
-    monkeypatch.setattr(threading.Thread, "join", lambda thread, *_: waited.append(thread))
-    del leased
+    folder, earlier_threads = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
+    lease_context = folder.keep_alive()
+    lease_context.__enter__()
+    (lease_thread,) = set(threading.enumerate()) - earlier_threads
+    joined_threads = list[threading.Thread]()  # unrelated threads may end, too
+    monkeypatch.setattr(threading.Thread, "join", lambda thread, *_: joined_threads.append(thread))
+    del lease_context
     gc.collect()
     monkeypatch.undo()
-    assert lease not in waited
-    lease.join(10)
-    assert not lease.is_alive()
+    assert lease_thread not in joined_threads
+    lease_thread.join(10)
+    assert not lease_thread.is_alive()
     folder.close()
 
 
@@ -107,7 +105,7 @@ def test_repeated_commit_returns_the_same_manifest(tmp_path: Path) -> None:
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
     rejects = [str(folder.rejects / "000000-x.jsonl")]
     names = publish_files(folder, rejects)
-    assert publish_files(folder, rejects) == names  # as an attempt that died
+    assert publish_files(folder, rejects) == names  # an engine repeats an attempt that died
     manifest = publish(folder, b"x", 0)
     assert publish(folder, b"x", 0) == manifest
     assert publish(RunFolder.attach(folder.path), b"x", 0) == manifest
@@ -118,14 +116,14 @@ def test_repeated_commit_returns_the_same_manifest(tmp_path: Path) -> None:
 
 def test_worker_of_a_run_removed_as_dead_commits_nothing(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
-    late = RunFolder.attach(folder.path)
-    (late.data / SHARD).write_bytes(b"x")
-    late.publish_data_folder()
+    worker_folder = RunFolder.attach(folder.path)
+    (worker_folder.data / SHARD).write_bytes(b"x")
+    worker_folder.publish_data_folder()
     folder.close()
-    (tmp_path / late.data_name).mkdir()
-    late.path.joinpath("rejects").mkdir(parents=True)
+    (tmp_path / worker_folder.data_name).mkdir()
+    worker_folder.path.joinpath("rejects").mkdir(parents=True)
     with pytest.raises(CommitConflict, match="treated this one as dead"):
-        publish(late, b"x", 0)
+        publish(worker_folder, b"x", 0)
     assert list_generations(tmp_path) == []
 
 
@@ -141,38 +139,40 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("when", ["working", "renamed"])
 def test_dead_run_is_removed_by_the_next_and_a_live_one_is_not(tmp_path: Path, when: str) -> None:
-    live = RunFolder.create(tmp_path)
-    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
-    assert killed.returncode == -9
+    live_folder = RunFolder.create(tmp_path)
+    process = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
+    assert process.returncode == -9
     assert len(list(tmp_path.glob("_run-*"))) == 2
     assert len(list(tmp_path.glob("data-*"))) == (when == "renamed")
     assert not is_data_set(tmp_path)
     assert len(remove_dead_runs(tmp_path)) == 1
-    assert os.listdir(tmp_path) == [live.path.name]
-    live.close()
+    assert os.listdir(tmp_path) == [live_folder.path.name]
+    live_folder.close()
 
 
 _STEPS = ("rename", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")
 
 
 def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
-    """In this process: commit, but be killed before the step-th change of the file system from the
-    commit on.
+    """Commits in this process, which is killed before a change of the file system.
+
+    Args:
+        step: The number of that change, counted from the start of the commit.
     """
     folder = RunFolder.create(out)
     (folder.rejects / "000000-x.jsonl").write_bytes(content)
-    left = itertools.count(-step)
+    counter = itertools.count(-step)
 
-    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
-        def change(*args: Any, **named: Any) -> Any:
-            if next(left) == 0:
+    def kill_at_step(call: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*args: Any, **keywords: Any) -> Any:
+            if next(counter) == 0:
                 os.kill(os.getpid(), 9)
-            return call(*args, **named)
+            return call(*args, **keywords)
 
         return change
 
     for name in _STEPS:
-        setattr(os, name, dying(getattr(os, name)))
+        setattr(os, name, kill_at_step(getattr(os, name)))
     publish(folder, content, base)
     folder.close()
     os._exit(0)
@@ -184,7 +184,7 @@ def test_kill_at_any_step_leaves_the_old_or_new_data_set_and_is_cleaned(
     tmp_path: Path, every: int
 ) -> None:
     contents = [b"one", b"two", b"three", b"four"]
-    seen = set()
+    generations = set()
     for step in itertools.count(step=every):
         out = tmp_path / str(step)
         for base, content in enumerate(contents[:2]):
@@ -194,9 +194,9 @@ def test_kill_at_any_step_leaves_the_old_or_new_data_set_and_is_cleaned(
         _, status = os.waitpid(child, 0)
         number = list_generations(out)[-1]
         assert shard(out, load_manifest(out)) == contents[number - 1]
-        seen.add(number)
+        generations.add(number)
         build(out, contents[3], number)
-        manifests = [load_manifest(out, one) for one in list_generations(out)]
+        manifests = [load_manifest(out, generation) for generation in list_generations(out)]
         assert list_generations(out) == [number, number + 1]
         assert [shard(out, manifest) for manifest in manifests] == [
             contents[number - 1],
@@ -212,7 +212,7 @@ def test_kill_at_any_step_leaves_the_old_or_new_data_set_and_is_cleaned(
         }
         if status == 0:
             break
-    assert seen == {2, 3}
+    assert generations == {2, 3}
     assert step > 20
 
 
@@ -250,42 +250,47 @@ def test_failure_after_the_commit_is_logged_and_the_data_set_is_complete(
 def test_read_error_of_a_manifest_is_reported_and_says_whether_data_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, seen = manifest_files.read_range, set()
+    read_range, outcomes = manifest_files.read_range, set()
     for number in range(30):
-        out, left = tmp_path / str(number), itertools.count(-number)
+        out, counter = tmp_path / str(number), itertools.count(-number)
         for rows in (1, 2):
             recordmill.build({"x": [0] * rows}, out, overwrite=True)
 
-        def failing(path: str, left: Any = left, **options: Any) -> Any:
-            if next(left) >= 0:
+        def fail_to_read(path: str, counter: Any = counter, **options: Any) -> Any:
+            if next(counter) >= 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return read(path, **options)
+            return read_range(path, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(manifest_files, "read_range", failing)
-            said = ""
+            patched.setattr(manifest_files, "read_range", fail_to_read)
+            message = ""
             try:
                 recordmill.build({"x": [0] * 3}, out, overwrite=True)
             except (OSError, RecordmillError) as error:
-                said = str(error)
-                assert "_manifests/0000000" in said
+                message = str(error)
+                assert "_manifests/0000000" in message
         records = len(recordmill.open(out))
         assert records in (2, 3)
-        assert records == 2 or "nothing was written" not in said
-        seen.add((records, bool(said)))
-        if next(left) < 0:
+        assert records == 2 or "nothing was written" not in message
+        outcomes.add((records, bool(message)))
+        if next(counter) < 0:
             break
-    assert seen == {(2, True), (3, True), (3, False)}
+    assert outcomes == {(2, True), (3, True), (3, False)}
 
 
 def test_derived_files_of_an_earlier_generation_are_found_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = {"url": "https://example.org/x", "description": "d", "license": "MIT", "creator": "c"}
+    metadata = {
+        "url": "https://example.org/x",
+        "description": "d",
+        "license": "MIT",
+        "creator": "c",
+    }
     out = tmp_path / "out"
-    recordmill.build({"x": [1, 2, 3], "label": ["a", "b", "a"]}, out, label="label", **about)
+    recordmill.build({"x": [1, 2, 3], "label": ["a", "b", "a"]}, out, label="label", **metadata)
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.building.commit.finish_output", lambda *given: None)
+        patched.setattr("recordmill.building.commit.finish_output", lambda *arguments: None)
         recordmill.build({"x": [1, 2, 3, 4]}, out, overwrite=True)
     strays = {"label.labels.txt", "croissant.json"}
     stale = {
@@ -296,17 +301,17 @@ def test_derived_files_of_an_earlier_generation_are_found_and_mended(
         "statistics.pb",
         *strays,
     }
-    assert {Path(one.file).name for one in recordmill.verify(out)} == stale
-    assert all(one.mended for one in recordmill.verify(out, mend=True))
+    assert {Path(problem.file).name for problem in recordmill.verify(out)} == stale
+    assert all(problem.mended for problem in recordmill.verify(out, mend=True))
     assert recordmill.verify(out) == []
     assert "4" in (out / "dataset_info.json").read_text()
-    recordmill.build({"x": [1], "label": ["a"]}, out, label="label", overwrite=True, **about)
+    recordmill.build({"x": [1], "label": ["a"]}, out, label="label", overwrite=True, **metadata)
     names = stale
-    before = {name: (out / name).read_bytes() for name in names}
+    contents = {name: (out / name).read_bytes() for name in names}
     for name in names:
         (out / name).write_bytes(b"garbage")
-        assert [Path(one.file).name for one in recordmill.verify(out, mend=True)] == [name]
-        assert {name: (out / name).read_bytes() for name in names} == before
+        assert [Path(problem.file).name for problem in recordmill.verify(out, mend=True)] == [name]
+        assert {name: (out / name).read_bytes() for name in names} == contents
 
 
 def test_slow_run_does_not_overwrite_derived_files_of_a_later_generation(tmp_path: Path) -> None:

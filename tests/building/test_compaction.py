@@ -1,4 +1,4 @@
-"""Compacted parts have the bytes of one build, and a damaged part is never compacted."""
+"""A compacted part has the bytes of a single build. Damaged parts are not compacted."""
 
 import json
 from pathlib import Path
@@ -34,8 +34,12 @@ def test_compacted_parts_have_the_bytes_of_one_build(
     compacted = recordmill.compact(out, threads=threads)
     assert (compacted.generation, compacted.parts, compacted.action) == (4, 1, "compact")
     assert shards_of_one_part(out) == shards_of_one_part(tmp_path / "whole")
-    one, whole = load_manifest(out), load_manifest(tmp_path / "whole")
-    assert (one.options, one.schema, one.splits) == (whole.options, whole.schema, whole.splits)
+    compacted_manifest, built_manifest = load_manifest(out), load_manifest(tmp_path / "whole")
+    assert (compacted_manifest.options, compacted_manifest.schema, compacted_manifest.splits) == (
+        built_manifest.options,
+        built_manifest.schema,
+        built_manifest.splits,
+    )
     assert recordmill.verify(out) == []
     assert (
         recordmill.open(out).statistics.to_bytes()
@@ -61,18 +65,21 @@ def test_compacted_files_without_a_key_have_the_bytes_of_one_build(
     recordmill.build(folders[2], tmp_path / "whole", **options)
     recordmill.compact(tmp_path / "out", keep_generations=1)
     assert shards_of_one_part(tmp_path / "out") == shards_of_one_part(tmp_path / "whole")
-    one, whole = load_manifest(tmp_path / "out"), load_manifest(tmp_path / "whole")
-    assert one.fingerprint == whole.fingerprint
-    assert (one.parts[0].records_read, one.parts[0].records_rejected) == (402, 2)
-    # The rejects and the lists of inputs of both parts are there, and nothing of the old folders.
+    compacted, built = load_manifest(tmp_path / "out"), load_manifest(tmp_path / "whole")
+    assert compacted.fingerprint == built.fingerprint
+    assert (compacted.parts[0].records_read, compacted.parts[0].records_rejected) == (402, 2)
+    # The rejects and inputs of both parts are listed, and the old folders are removed.
     assert [
-        len((tmp_path / "out" / name).read_text().splitlines()) for name in one.rejects["files"]
+        len((tmp_path / "out" / name).read_text().splitlines())
+        for name in compacted.rejects["files"]
     ]
-    listed = (tmp_path / "out" / one.parts[0].folder / "inputs.jsonl").read_text().splitlines()
-    assert [json.loads(line)["name"] for line in listed] == ["a.csv", "b.csv"]
+    input_lines = (
+        (tmp_path / "out" / compacted.parts[0].folder / "inputs.jsonl").read_text().splitlines()
+    )
+    assert [json.loads(line)["name"] for line in input_lines] == ["a.csv", "b.csv"]
     assert len(list((tmp_path / "out").glob("data-*"))) == 1
     assert {path.name for path in (tmp_path / "out" / "rejects").iterdir()} == {
-        name.removeprefix("rejects/") for name in one.rejects["files"]
+        name.removeprefix("rejects/") for name in compacted.rejects["files"]
     }
     assert recordmill.verify(tmp_path / "out") == []
 
@@ -80,8 +87,8 @@ def test_compacted_files_without_a_key_have_the_bytes_of_one_build(
 def test_compact_changes_the_shards_of_a_data_set_with_one_part(tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(numbered_rows(0, 600), out, **KEYED)
-    same = recordmill.compact(out)
-    assert (same.generation, list_generations(out)) == (1, [1])
+    result = recordmill.compact(out)
+    assert (result.generation, list_generations(out)) == (1, [1])
     assert recordmill.compact(out, num_shards=3, compression="gzip").generation == 2
     recordmill.build(
         numbered_rows(0, 600), tmp_path / "whole", num_shards=3, compression="gzip", **KEYED
@@ -138,7 +145,7 @@ def test_damaged_part_is_not_compacted_and_nothing_is_left(tmp_path: Path, targe
     part = load_manifest(out).parts[1]
     path = out / part.folder / part.splits["train"][0].name
     if target == "index":
-        # The key of the first record, so only the checksum can notice.
+        # Damages a key, which only the checksum can detect.
         path = out / part.folder / "index" / "train-00000.npy"
         flip(path, path.stat().st_size - 1)
     else:

@@ -1,5 +1,6 @@
-"""Files of one record each are written straight into shards, with the result of the build that
-sorts.
+"""Direct builds write files of one record to shards without a sort.
+
+A build that sorts has equal results.
 """
 
 import json
@@ -28,8 +29,8 @@ BROKEN = b"\xff\xfe no UTF-8 \xff"
 
 
 @contextmanager
-def sorting() -> Iterator[None]:
-    """Builds in which no file goes straight into a shard."""
+def always_sort() -> Iterator[None]:
+    """Makes builds inside the `with` block sort all records."""
     from recordmill.building import local_build
 
     with pytest.MonkeyPatch.context() as patched:
@@ -38,24 +39,21 @@ def sorting() -> Iterator[None]:
 
 
 def content(result: BuildResult) -> dict[str, bytes]:
-    """All files of the data set but those that name the run, and the rejects, whatever their files
-    are called.
-    """
+    """Returns all files and rejects of a data set, without the names of its run."""
     out = Path(result.out)
     data = next(out.glob("data-*"))
-    found = tree(data)
-    # equal builds differ in the name of the run, which the data folder and the files of rejects
-    # have
+    files = tree(data)
+    # The names of the data folder and of the reject files contain the id of the run.
     manifest = json.loads((out / "manifest.json").read_text().replace(data.name, "data-RUN"))
-    found["manifest"] = json.dumps(
+    files["manifest"] = json.dumps(
         {**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}
     ).encode()
-    found["rejects"] = b"".join(Path(path).read_bytes() for path in result.rejects)
-    return found
+    files["rejects"] = b"".join(Path(path).read_bytes() for path in result.rejects)
+    return files
 
 
 def outcome(source: Path, out: Path, options: dict[str, Any]) -> dict[str, bytes] | str:
-    """What is built, or why nothing is."""
+    """Returns the built files, or the error message of a failed build."""
     try:
         return content(recordmill.build(source, out, **options))
     except RecordmillError as error:
@@ -65,22 +63,25 @@ def outcome(source: Path, out: Path, options: dict[str, Any]) -> dict[str, bytes
         shutil.rmtree(out, ignore_errors=True)
 
 
-def both(source: Path, root: Path, **options: Any) -> dict[str, bytes] | str:
-    """The outcome of both ways, which must be one."""
-    straight = outcome(source, root / "out", options)
-    with sorting():
-        assert straight == outcome(source, root / "out", options)
-    return straight
+def build_both_ways(source: Path, root: Path, **options: Any) -> dict[str, bytes] | str:
+    """Returns the outcome of a direct build.
+
+    Checks that a build that sorts has the same outcome.
+    """
+    direct = outcome(source, root / "out", options)
+    with always_sort():
+        assert direct == outcome(source, root / "out", options)
+    return direct
 
 
 def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) -> None:
     dice = random.Random(seed)
-    broken = set(dice.sample(range(files), min(bad, files)))
+    broken_numbers = set(dice.sample(range(files), min(bad, files)))
     for number in range(files):
         path = folder / f"class{number % 3}" / f"{number:04d}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(
-            BROKEN if number in broken else b"word %d " % number * dice.randrange(size)
+            BROKEN if number in broken_numbers else b"word %d " % number * dice.randrange(size)
         )
 
 
@@ -117,7 +118,7 @@ def test_direct_build_of_documents_equals_the_build_that_sorts(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(file_records, "BATCH_BYTES", 1500)
             patched.setattr(file_records, "BATCH_FILES", 7)
-            both(
+            build_both_ways(
                 source,
                 Path(folder),
                 kind="text",
@@ -153,7 +154,7 @@ def test_direct_build_of_images_with_labels_and_rejects_equals_the_build_that_so
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_records, "BATCH_BYTES", 5000)
         use_key_bits(patched, bits)
-        found = both(
+        files = build_both_ways(
             tmp_path / "in",
             tmp_path,
             kind="images",
@@ -163,18 +164,20 @@ def test_direct_build_of_images_with_labels_and_rejects_equals_the_build_that_so
             name="set",
             **options,
         )
-    assert isinstance(found, dict)
-    assert found["rejects"].count(b"\n") >= 3
+    assert isinstance(files, dict)
+    assert files["rejects"].count(b"\n") >= 3
 
 
 def test_direct_build_ends_early_only_over_the_reject_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_documents(tmp_path / "in", 1, 40, 30, 20)
-    said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
+    message = build_both_ways(
+        tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1
+    )
     assert (
         "30 of 40 records were rejected (reason: wrong encoding); max_rejects=3 allows fewer"
-        in said
+        in message
     )
     monkeypatch.setattr(rejects, "REJECTS_BEYOND_BUDGET", 2)
     monkeypatch.setattr(file_records, "BATCH_FILES", 2)
@@ -192,13 +195,13 @@ def test_file_that_changes_during_the_build_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)
-    read = file_records.read_file_batch
+    read_file_batch = file_records.read_file_batch
 
-    def change(plan: Any, stripe: Any, *more: Any) -> Any:
+    def change_and_read(plan: Any, stripe: Any, *arguments: Any) -> Any:
         (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
-        return read(plan, stripe, *more)
+        return read_file_batch(plan, stripe, *arguments)
 
-    monkeypatch.setattr(file_records, "read_file_batch", change)
+    monkeypatch.setattr(file_records, "read_file_batch", change_and_read)
     with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents")
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,4 @@
-"""A lost, doubled or changed record in a sorted run is reported with its place and never
-committed.
-"""
+"""A build reports lost, repeated or changed records, and does not commit them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,26 +32,28 @@ Shards = list[tuple[ShardRange, list[RunSlice]]]
 def build_with(
     monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[SortedRun, Shards], Shards]
 ) -> None:
-    """A build in which `change` gets, between reading and writing, the run and what shards are to
-    take from it.
+    """Builds DATA, and calls `change` between reading and writing.
+
+    Args:
+        change: Takes the sorted run and the slices of each shard. Returns the slices to write.
     """
     from recordmill.building import local_build
 
     plan_shard_slices = local_build.plan_shard_slices
 
-    def changed(plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram) -> Shards:
+    def plan_changed_slices(plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram) -> Shards:
         (run,) = runs
         return change(run, list(plan_shard_slices(plan, runs, total)))
 
-    monkeypatch.setattr(local_build, "plan_shard_slices", changed)
+    monkeypatch.setattr(local_build, "plan_shard_slices", plan_changed_slices)
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
-def flipped(at: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Shards]:
+def flip_byte(at: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Shards]:
     return lambda run, shards: (flip(run.path, at(run)), shards)[1]
 
 
-def cut(missing: int) -> Callable[[SortedRun, Shards], Shards]:
+def cut_frames(missing: int) -> Callable[[SortedRun, Shards], Shards]:
     def change(run: SortedRun, shards: Shards) -> Shards:
         Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_offset - missing])
         return shards
@@ -61,20 +61,23 @@ def cut(missing: int) -> Callable[[SortedRun, Shards], Shards]:
     return change
 
 
-def twice(run: SortedRun, shards: Shards) -> Shards:
-    """Shards are cut by rank, so their number of records is the planned one."""
-    (first, slices), *others = shards
-    return [(first, [*slices, *slices]), *others]
+def repeat_slices(run: SortedRun, shards: Shards) -> Shards:
+    """Repeats the slices of the first shard.
+
+    Shards are cut by rank, so each shard still has the planned number of records.
+    """
+    (first, slices), *later_shards = shards
+    return [(first, [*slices, *slices]), *later_shards]
 
 
 DAMAGED = r"train-0000[02]-of-00003\.tfrecord: record \d+, byte \d+: .*CRC"
 CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception], str]] = {
-    "length": (flipped(lambda run: 0), DataError, DAMAGED),
-    "CRC of the length": (flipped(lambda run: 8), DataError, DAMAGED),
-    "payload": (flipped(lambda run: 20), DataError, DAMAGED),
-    "CRC of the payload": (flipped(lambda run: run.frames_bytes - 1), DataError, DAMAGED),
+    "length": (flip_byte(lambda run: 0), DataError, DAMAGED),
+    "CRC of the length": (flip_byte(lambda run: 8), DataError, DAMAGED),
+    "payload": (flip_byte(lambda run: 20), DataError, DAMAGED),
+    "CRC of the payload": (flip_byte(lambda run: run.frames_bytes - 1), DataError, DAMAGED),
     "a key, and the order stays": (
-        flipped(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize),
+        flip_byte(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize),
         RecordCountError,
         r"the records written \(sum \w{16}\) differ from those read \(sum \w{16}\)",
     ),
@@ -83,9 +86,9 @@ CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception],
         RecordCountError,
         r"1000 records were read, 0 rejected, 1000 sorted and \d+ written: these counts do not agree, so nothing was comm",
     ),
-    "a doubled block": (twice, RecordCountError, "differ from those read"),
-    "a byte less": (cut(1), DataError, "ends at byte"),
-    "an entry less": (cut(ENTRY_DTYPE.itemsize), DataError, "ends at byte"),
+    "a doubled block": (repeat_slices, RecordCountError, "differ from those read"),
+    "a byte less": (cut_frames(1), DataError, "ends at byte"),
+    "an entry less": (cut_frames(ENTRY_DTYPE.itemsize), DataError, "ends at byte"),
 }
 
 
@@ -93,8 +96,8 @@ CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception],
 def test_record_changed_between_reading_and_writing_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    change, error, said = CHANGES[what]
-    with pytest.raises(error, match=said):
+    change, error, message = CHANGES[what]
+    with pytest.raises(error, match=message):
         build_with(monkeypatch, tmp_path / "out", change)
     assert not (tmp_path / "out").exists()
 
@@ -102,22 +105,22 @@ def test_record_changed_between_reading_and_writing_is_noticed(
 def test_record_counts_pass_only_if_all_of_them_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, int, list[IngestResult], list[FinishedShard]]] = []
+    calls: list[tuple[int, int, list[IngestResult], list[FinishedShard]]] = []
     from recordmill.building import finish_build as finish
 
-    monkeypatch.setattr(finish, "check_record_counts", lambda *accounts: seen.append(accounts))
+    monkeypatch.setattr(finish, "check_record_counts", lambda *arguments: calls.append(arguments))
     recordmill.build(DATA, tmp_path / "out", num_shards=3)
-    read, rejected, ingested, shards = seen[0]
-    check_record_counts(read, rejected, ingested, shards)
+    num_read, num_rejected, ingested, shards = calls[0]
+    check_record_counts(num_read, num_rejected, ingested, shards)
     fewer = replace(shards[0], info=replace(shards[0].info, records=shards[0].info.records - 1))
-    for wrong in (
-        (read + 1, 0, ingested, shards),
-        (read, 1, ingested, shards),
-        (read, 0, ingested, shards[1:]),
-        (read, 0, ingested, [fewer, *shards[1:]]),
+    for wrong_arguments in (
+        (num_read + 1, 0, ingested, shards),
+        (num_read, 1, ingested, shards),
+        (num_read, 0, ingested, shards[1:]),
+        (num_read, 0, ingested, [fewer, *shards[1:]]),
     ):
         with pytest.raises(RecordCountError, match="do not agree"):
-            check_record_counts(*wrong)
+            check_record_counts(*wrong_arguments)
 
 
 def test_renumbering_shards_can_be_repeated_after_a_failed_attempt(
@@ -125,12 +128,12 @@ def test_renumbering_shards_can_be_repeated_after_a_failed_attempt(
 ) -> None:
     from recordmill.building.finish_build import _move_shard
 
-    full = [ShardName("train", index, 5) for index in (0, 2, 4)]
+    nonempty = [ShardName("train", index, 5) for index in (0, 2, 4)]
     (tmp_path / INDEX_FOLDER).mkdir()
-    for name in full:
+    for name in nonempty:
         (tmp_path / str(name)).write_text(str(name.index))
         (tmp_path / INDEX_FOLDER / name.index_name).write_text(str(name.index))
-    for attempt in (full[:2], full, full):
+    for attempt in (nonempty[:2], nonempty, nonempty):
         for index, name in enumerate(attempt):
             _move_shard(tmp_path, name, index, 3)
     for index, content in enumerate("024"):
@@ -174,9 +177,13 @@ def test_expectations_are_checked_before_workers_commit(tmp_path: Path) -> None:
     with pytest.raises(ExpectationError, match="2 expectations are not met"):
         steps.run_all()
     assert list_generations(tmp_path / "out") == []
-    fine = {"features": {"fare": {"present": 0.5}}}
+    fulfilled_rules = {"features": {"fare": {"present": 0.5}}}
     steps = Steps.begin(
-        [str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options
+        [str(tmp_path / "in")],
+        str(tmp_path / "fine"),
+        tmp_path / "own",
+        expect=fulfilled_rules,
+        **options,
     )
     assert sum(steps.run_all().records.values()) == 300
 

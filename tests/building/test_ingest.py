@@ -1,4 +1,4 @@
-"""Records of inputs become frames with keys, and those that can't are rejects with their place."""
+"""Input records become frames with keys. Invalid ones become rejects with their place."""
 
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,14 @@ def test_sorted_runs_hold_the_encoded_records_and_rejects_are_counted(
     (result,) = ingest_all(plan)
     assert (result.records_read, sum(result.rejected.counts.values())) == (101, 1)
     assert sum(run.records for run in result.sorted_runs) == 100
-    found = []
+    payloads = []
     for run in result.sorted_runs:
         data = np.fromfile(run.path, np.uint8)
-        found += payloads_of(data[: run.frames_bytes])
+        payloads += payloads_of(data[: run.frames_bytes])
     ids = pa.array(range(100), pa.int64())
     texts = pa.array([f"text {row}" for row in range(100)], pa.large_string())
     frames = encode(pa.RecordBatch.from_arrays([ids, texts], ["id", "text"]), plan.schema)
-    assert sorted(found) == sorted(payloads_of(frames.data))
+    assert sorted(payloads) == sorted(payloads_of(frames.data))
 
 
 def test_record_without_a_split_is_a_reject_with_its_place(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_columns_that_only_determine_the_split_are_not_written(tmp_path: Path) -
     plan = plan_build(tmp_path / "in.csv", tmp_path, split_column="part")
     (chunk,) = read_unit_group(plan, 0)
     keyed, _ = assign_keys(plan, chunk)
-    written, rejects = apply_transform(plan, keyed)
-    assert isinstance(written.records, pa.RecordBatch)
-    assert written.records.schema.names == ["id"]
+    transformed, rejects = apply_transform(plan, keyed)
+    assert isinstance(transformed.records, pa.RecordBatch)
+    assert transformed.records.schema.names == ["id"]
     assert rejects == ()
 
 
@@ -93,8 +93,8 @@ def test_first_records_are_those_of_the_inputs_in_order(
     table: Path, tmp_path: Path, count: int
 ) -> None:
     plan = plan_build(table, tmp_path, max_rejects=5)
-    found = read_first_records(plan, count)
-    assert found["id"].to_pylist() == list(range(min(count, 100)))
+    records = read_first_records(plan, count)
+    assert records["id"].to_pylist() == list(range(min(count, 100)))
 
 
 def test_record_beyond_the_limit_of_readers_names_its_file_and_record(

@@ -1,4 +1,4 @@
-"""A build in this process: a runner may repeat it."""
+"""A runner may repeat a build in this process."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ def test_build_that_a_runner_repeats_is_committed_once(
 ) -> None:
     commit, manifests = local_build.commit_local_build, list[Manifest]()
 
-    def commit_and_repeat(plan: BuildPlan, *given: Any) -> Manifest:
-        manifests.append(commit(plan, *given))
+    def commit_and_repeat(plan: BuildPlan, *arguments: Any) -> Manifest:
+        manifests.append(commit(plan, *arguments))
         manifests.append(local_build.build_locally(plan, Progress()))
         return manifests[-1]
 

@@ -1,6 +1,4 @@
-"""The memory of a build does not grow with sorted runs times shards, up to 10,000 shards and 1
-TB.
-"""
+"""A build of 10,000 shards stays within its memory limit."""
 
 import subprocess
 import sys
@@ -53,6 +51,8 @@ def test_build_of_ten_thousand_shards_stays_within_memory(tmp_path: Path) -> Non
         str(MEMORY),
         str(rows),
     ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= MEMORY * 5 // 4, f"{int(done.stdout) / MEMORY:.0%} of the memory"
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) <= MEMORY * 5 // 4, (
+        f"{int(process.stdout) / MEMORY:.0%} of the memory"
+    )

@@ -1,4 +1,4 @@
-"""Merged shards equal sorting all records, within the stated rounds, reads and memory."""
+"""Merged slices equal the sorted records, within limits of rounds, reads and memory."""
 
 import random
 import tempfile
@@ -42,7 +42,7 @@ def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[SortedRun]:
     ]
 
 
-def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
+def merge_payloads(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
     shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), BY_RECORDS)
     return [
         payload
@@ -59,7 +59,7 @@ def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
     spread=st.sampled_from([1, 3, 2**64]),
     sizes=st.sampled_from([(0, 1), (0, 60), (0, 3000)]),
     memory_bytes=st.sampled_from([1, 5000, 20_000, 100_000, 1 << 22]),
-    most=st.sampled_from([2, 5, 1000]),
+    max_slices=st.sampled_from([2, 5, 1000]),
 )
 def test_merge_equals_sorting_all_records(
     seed: int,
@@ -68,7 +68,7 @@ def test_merge_equals_sorting_all_records(
     spread: int,
     sizes: tuple[int, int],
     memory_bytes: int,
-    most: int,
+    max_slices: int,
 ) -> None:
     dice = random.Random(seed)
     records: list[list[Record]] = [[] for _ in range(parts)]
@@ -79,11 +79,15 @@ def test_merge_equals_sorting_all_records(
         )
     with tempfile.TemporaryDirectory() as folder:
         slices = slices_of(runs_of(Path(folder), records))
-        with limit_fan_in(most, slices, Path(folder), memory_bytes, lambda: None) as few:
-            assert len(few) <= most
-            got = merged(few, memory_bytes)
+        with limit_fan_in(
+            max_slices, slices, Path(folder), memory_bytes, lambda: None
+        ) as merged_slices:
+            assert len(merged_slices) <= max_slices
+            payloads = merge_payloads(merged_slices, memory_bytes)
         assert len(list(Path(folder).glob("level-*"))) == 0
-    assert got == [record[4] for record in sorted(record for part in records for record in part)]
+    assert payloads == [
+        record[4] for record in sorted(record for part in records for record in part)
+    ]
 
 
 @pytest.mark.parametrize("keys", ["hashed", "in order", "one"])
@@ -124,15 +128,16 @@ def test_merge_rounds_and_reads_stay_under_their_formula(
     assert parts <= max_fan_in(memory_bytes)
     rounds = 0
     frames_bytes = sum(piece.frames_bytes for piece in slices)
-    for one in merge(slices, memory_bytes):
+    for merge_round in merge(slices, memory_bytes):
         rounds += 1
-        before = len(frames_read)
+        num_reads_before = len(frames_read)
         assert (
-            sum(len(frames) for frames, _ in one.sort().frames(0, one.records)) == one.frames_bytes
+            sum(len(frames) for frames, _ in merge_round.sort().frames(0, merge_round.records))
+            == merge_round.frames_bytes
         )
-        pieces = -(-one.frames_bytes // (memory_bytes // 4)) * 2
-        assert len(frames_read) - before <= pieces * len(one.entries_by_slice)
-        assert len(frames_read) - before <= one.records
+        pieces = -(-merge_round.frames_bytes // (memory_bytes // 4)) * 2
+        assert len(frames_read) - num_reads_before <= pieces * len(merge_round.entries_by_slice)
+        assert len(frames_read) - num_reads_before <= merge_round.records
     assert rounds <= (1 if count <= window else 4 * count / window + 2 * parts)
     assert sum(frames_read) == frames_bytes
     assert sum(entries_read) <= 2 * count

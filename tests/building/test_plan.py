@@ -1,4 +1,4 @@
-"""Units form groups in order, of similar size, within the buffer of a sorted run."""
+"""Unit groups are in order, similar in size, and fit into the run buffer."""
 
 from types import SimpleNamespace
 from typing import Any

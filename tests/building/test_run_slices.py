@@ -1,4 +1,4 @@
-"""Slices of sorted runs hold each record of their shards, within a part of the memory."""
+"""Slices of sorted runs contain each record of their shards, within a memory limit."""
 
 import itertools
 import tempfile
@@ -23,15 +23,16 @@ from recordmill.building.shard_boundaries import (
 )
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, KeyBuckets, SortedRun
 
+# A data set of 1 TB with default options.
 NUM_RUNS, RUN_RECORDS, RECORD_BYTES = (
     3726,
     268_384,
     1_000,
-)  # 1 TB at the defaults, as `spread.scale` counts it
+)
 
 
-def traced(work: Callable[[], Any]) -> tuple[Any, int]:
-    """What work gives, and the most that was held meanwhile."""
+def trace_memory(work: Callable[[], Any]) -> tuple[Any, int]:
+    """Returns (result of `work`, largest number of bytes that were allocated during it)."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]
@@ -52,14 +53,14 @@ def test_slices_of_a_terabyte_are_found_within_a_part_of_the_memory(
 ) -> None:
     buckets = KeyBuckets.for_shards(1, 2**64, NUM_RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
 
-    def count_before(self: SortedRun, wanted: np.ndarray) -> np.ndarray:
-        records = wanted * RUN_RECORDS // buckets.num_buckets
+    def count_before(self: SortedRun, buckets_wanted: np.ndarray) -> np.ndarray:
+        records = buckets_wanted * RUN_RECORDS // buckets.num_buckets
         return np.stack([records, records * RECORD_BYTES], 1)
 
     monkeypatch.setattr(SortedRun, "count_before", count_before)
 
-    def some() -> tuple[int, int]:
-        """(slices, records) of the first shards."""
+    def count_first_shards() -> tuple[int, int]:
+        """Returns (number of slices, number of records) of the first 20 shards."""
         total = Histogram.zeros(1, buckets.num_buckets)
         total.records[0] = (
             np.diff(np.arange(buckets.num_buckets + 1) * RUN_RECORDS // buckets.num_buckets)
@@ -69,26 +70,29 @@ def test_slices_of_a_terabyte_are_found_within_a_part_of_the_memory(
         runs = runs_of_a_terabyte(buckets.num_buckets)
         cuts = add_key_bounds(compute_boundaries(total, ShardOptions(), ["train"]), total, runs)
         assert len(cuts) == 7451
-        assert not (
-            cuts.table["lower_key"] != b""
-        ).any()  # no bucket is larger than a shard: nothing was read for that
-        found = itertools.islice(iter_shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20)
+        # No bucket is larger than a shard, so no run was read for key bounds.
+        assert not (cuts.table["lower_key"] != b"").any()
+        shard_slices = itertools.islice(
+            iter_shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20
+        )
         return tuple(
             map(
                 sum,
                 zip(
-                    *((len(pieces), sum(one.records for one in pieces)) for _, pieces in found),
+                    *(
+                        (len(pieces), sum(piece.records for piece in pieces))
+                        for _, pieces in shard_slices
+                    ),
                     strict=True,
                 ),
             )
         )
 
-    (slices, records), most = traced(some)
+    (slices, records), peak_bytes = trace_memory(count_first_shards)
     assert slices == 20 * NUM_RUNS
-    assert records * RECORD_BYTES == pytest.approx(
-        20 * (128 << 20), rel=0.15
-    )  # whole buckets: 1.11
-    assert most < DEFAULT_MEMORY_BYTES // 16
+    # Slices contain complete buckets, so they have 1.11 times the size of the shards.
+    assert records * RECORD_BYTES == pytest.approx(20 * (128 << 20), rel=0.15)
+    assert peak_bytes < DEFAULT_MEMORY_BYTES // 16
 
 
 @given(
@@ -107,7 +111,7 @@ def test_slices_between_any_buckets_hold_each_record_once(
         runs = write_runs(Path(folder), records, chunk, 1, KeyBuckets(1, 16, 16))
         bounds = np.stack([find_slice_bounds(run, rows) for run in runs], 1)
         for row, (begin, end) in enumerate(itertools.pairwise(bucket_edges)):
-            found = []
+            slice_positions = []
             for piece in make_slices(runs, bounds[row]):
                 assert piece.records
                 frames = np.empty(piece.frames_bytes, np.uint8)
@@ -115,22 +119,22 @@ def test_slices_between_any_buckets_hold_each_record_once(
                 payloads = payloads_of(frames)
                 positions = piece.entries(0, piece.records)["position"].tolist()
                 assert payloads == [b"%d" % position for position in positions]
-                found += positions
-            assert sorted(found) == [
+                slice_positions += positions
+            assert sorted(slice_positions) == [
                 row for row, key in enumerate(keys) if begin <= key // 16 < end
             ]
 
 
 def test_slices_of_a_frequent_key_skip_the_records_of_other_shards(tmp_path: Path) -> None:
-    # All records have one key, so all shards begin and end inside of one bucket.
+    # All records have the same key, so all shards begin and end inside one bucket.
     records = [(0, 7, 0, row, b"%04d" % row) for row in range(2000)]
     runs, histogram = write_runs_with_histogram(tmp_path, records, 1000, 1, KeyBuckets(1, 4, 64))
     boundaries = compute_boundaries(histogram, ShardOptions(num_shards=10), ["train"])
-    whole = list(iter_shard_slices(runs, boundaries, 1, 1 << 20))
-    assert all(sum(piece.records for piece in slices) == 2000 for _, slices in whole)
+    unbounded = list(iter_shard_slices(runs, boundaries, 1, 1 << 20))
+    assert all(sum(piece.records for piece in slices) == 2000 for _, slices in unbounded)
     bounded = add_key_bounds(boundaries, histogram, runs)
     for index, (shards, slices) in enumerate(iter_shard_slices(runs, bounded, 1, 1 << 20)):
-        read = [row for piece in slices for row in piece.entries(0, piece.records)["position"]]
-        assert len(read) < 200 + 6 * INDEX_STRIDE
+        positions = [row for piece in slices for row in piece.entries(0, piece.records)["position"]]
+        assert len(positions) < 200 + 6 * INDEX_STRIDE
         begin, end = shards.edges
-        assert sorted(read)[begin:end] == list(range(200 * index, 200 * index + 200))
+        assert sorted(positions)[begin:end] == list(range(200 * index, 200 * index + 200))

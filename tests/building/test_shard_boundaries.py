@@ -1,4 +1,4 @@
-"""Shard boundaries follow from the histogram and the options alone."""
+"""Shard boundaries depend only on the histogram and the options."""
 
 import numpy as np
 import pytest
@@ -78,19 +78,19 @@ def test_boundaries_divide_each_split_and_lie_in_their_buckets(
     sizes = histogram.bytes if num_shards is None else histogram.records
     for split_id in range(len(splits)):
         rows = boundaries.table[boundaries.table["split_id"] == split_id]
-        before = to_offsets(sizes[split_id])
-        if before[-1] == 0:
+        bucket_starts = to_offsets(sizes[split_id])
+        if bucket_starts[-1] == 0:
             assert len(rows) == 0
             continue
         first = rows["begin_bucket"].astype(int) - split_id * buckets
         last = rows["end_bucket"].astype(int) - split_id * buckets
-        begins, ends = before[first] + rows["begin"], before[first] + rows["end"]
-        # The shards follow each other without a gap, from the first record to the last one.
+        begins, ends = bucket_starts[first] + rows["begin"], bucket_starts[first] + rows["end"]
+        # The shards cover all records without a gap.
         assert begins.tolist() == [0, *ends[:-1].tolist()]
-        assert ends[-1] == before[-1]
-        # The buckets of a shard contain it, and neither the first nor the last is one too many.
-        assert ((before[first] <= begins) & (begins < before[first + 1])).all()
-        assert ((before[last - 1] < ends) & (ends <= before[last])).all()
+        assert ends[-1] == bucket_starts[-1]
+        # The buckets of a shard contain it, and its first and last bucket are necessary.
+        assert ((bucket_starts[first] <= begins) & (begins < bucket_starts[first + 1])).all()
+        assert ((bucket_starts[last - 1] < ends) & (ends <= bucket_starts[last])).all()
         assert rows["index"].tolist() == list(range(len(rows)))
         assert set(rows["num_shards"].tolist()) == {len(rows)}
         lengths = (ends - begins).tolist()

@@ -1,4 +1,4 @@
-"""Shards hold the records between their boundaries, and damaged records are never written."""
+"""Shards contain the records between their boundaries. Damaged records are not written."""
 
 import gzip
 import itertools
@@ -38,13 +38,13 @@ def test_shards_of_one_frequent_key_read_each_frame_once(
         tmp_path, [*itertools.chain(*deal_records(5000, 10, "one"))], 500, 1, ONE_BUCKET
     )
     assert len(runs) == 10
-    read: list[int] = []
+    frames_read: list[int] = []
     entries_read: list[int] = []
     read_frames, entries = RunSlice.read_frames, RunSlice.entries
     monkeypatch.setattr(
         RunSlice,
         "read_frames",
-        lambda self, start, into: (read.append(len(into)), read_frames(self, start, into)),
+        lambda self, start, into: (frames_read.append(len(into)), read_frames(self, start, into)),
     )
     monkeypatch.setattr(
         RunSlice,
@@ -54,16 +54,16 @@ def test_shards_of_one_frequent_key_read_each_frame_once(
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)
     names = []
-    cuts = add_key_bounds(
+    boundaries = add_key_bounds(
         compute_boundaries(total, ShardOptions(num_shards=20), ["train"]), total, runs
     )
-    for shards, of_shards in iter_shard_slices(runs, cuts, 1, 1 << 20):
+    for shards, slices in iter_shard_slices(runs, boundaries, 1, 1 << 20):
         name = ShardName("train", shards.index, shards.num_shards, "none")
-        (shard,) = write_shards(folder, tmp_path, [name], shards, of_shards, 50_000, Progress())
+        (shard,) = write_shards(folder, tmp_path, [name], shards, slices, 50_000, Progress())
         shard.finalize()
         names.append(folder / str(name))
-    assert sum(read) == sum(run.frames_bytes for run in runs)
-    assert sum(entries_read) < 3 * 5000  # a few of its neighbours' each
+    assert sum(frames_read) == sum(run.frames_bytes for run in runs)
+    assert sum(entries_read) < 3 * 5000  # each shard reads a few entries of its neighbours
     assert sum(path.stat().st_size for path in names) == sum(run.frames_bytes for run in runs)
 
 
@@ -89,18 +89,20 @@ def shards_of(
     total: Histogram,
     options: ShardOptions,
     names: list[str],
-    together: int,
+    max_group: int,
     memory_bytes: int,
 ) -> list[tuple[int, list[bytes]]]:
-    """(split, payloads in order) of every shard, by the code under test."""
-    cuts = add_key_bounds(compute_boundaries(total, options, names), total, runs)
+    """Returns (split, payloads in order) of every shard, by the code under test."""
+    boundaries = add_key_bounds(compute_boundaries(total, options, names), total, runs)
     result: list[tuple[int, list[bytes]]] = [
-        (split, []) for split in cuts.table["split_id"].tolist()
+        (split, []) for split in boundaries.table["split_id"].tolist()
     ]
-    firsts = [int(np.searchsorted(cuts.table["split_id"], split)) for split in range(len(names))]
-    for shards, found in iter_shard_slices(runs, cuts, together, memory_bytes):
-        assert len(shards) <= together
-        for number, data, keys in divide_frames(merge(found, memory_bytes), shards):
+    firsts = [
+        int(np.searchsorted(boundaries.table["split_id"], split)) for split in range(len(names))
+    ]
+    for shards, slices in iter_shard_slices(runs, boundaries, max_group, memory_bytes):
+        assert len(shards) <= max_group
+        for number, data, keys in divide_frames(merge(slices, memory_bytes), shards):
             payloads = payloads_of(data)
             assert len(keys) == len(payloads)
             result[firsts[shards.split_id] + shards.index + number][1].extend(payloads)
@@ -108,7 +110,7 @@ def shards_of(
 
 
 def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int, list[bytes]]]:
-    """The same by sorting a list."""
+    """Returns the result of `shards_of`, computed from a sorted list."""
     result = []
     for split in (0, 1):
         ordered = [
@@ -144,9 +146,9 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     shard_bytes=st.sampled_from([20, 100, 1000]),
     num_shards=st.none() | st.integers(1, 3),
     memory_bytes=st.sampled_from([1, 200, 10**6]),
-    marked=st.sampled_from([1, 2, 5, 64]),
-    most_marks=st.sampled_from([1, 3, 1000]),
-    together=st.sampled_from([1, 2, 1000]),
+    index_stride=st.sampled_from([1, 2, 5, 64]),
+    max_index_rows=st.sampled_from([1, 3, 1000]),
+    max_group=st.sampled_from([1, 2, 1000]),
 )
 def test_shards_equal_the_divided_sorted_list(
     tmp_path: Path,
@@ -157,43 +159,45 @@ def test_shards_equal_the_divided_sorted_list(
     shard_bytes: int,
     num_shards: int | None,
     memory_bytes: int,
-    marked: int,
-    most_marks: int,
-    together: int,
+    index_stride: int,
+    max_index_rows: int,
+    max_group: int,
 ) -> None:
     sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
     if num_shards is not None:
         num_shards = min(num_shards, *(size for size in sizes if size))
     options = ShardOptions(shard_bytes, num_shards)
-    few = KeyBuckets(2, buckets, -(-(2**64) // buckets))
+    key_buckets = KeyBuckets(2, buckets, -(-(2**64) // buckets))
     with pytest.MonkeyPatch.context() as patched:
         for module in (sorted_run, run_slices, shard_boundaries):
-            patched.setattr(module, "INDEX_STRIDE", marked)
-        patched.setattr(shard_boundaries, "_MAX_INDEX_ROWS", most_marks)
-        runs, total = write_runs_with_histogram(tmp_path, records, chunk, max_run_buffer_bytes, few)
+            patched.setattr(module, "INDEX_STRIDE", index_stride)
+        patched.setattr(shard_boundaries, "_MAX_INDEX_ROWS", max_index_rows)
+        runs, total = write_runs_with_histogram(
+            tmp_path, records, chunk, max_run_buffer_bytes, key_buckets
+        )
         assert sum(run.records for run in runs) == len(records)
-        got = shards_of(runs, total, options, ["a", "b"], together, memory_bytes)
+        shards = shards_of(runs, total, options, ["a", "b"], max_group, memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
-    assert got == plain_shards(records, options)
+    assert shards == plain_shards(records, options)
 
 
 def test_damaged_record_is_placed_in_its_shard_and_earlier_rounds_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # all keys equal: one bucket for all shards
+    # All keys are equal, so one bucket contains all shards.
     records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
     (run,), total = write_runs_with_histogram(
         tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62)
     )
     frame_bytes = 3 + FRAME_OVERHEAD_BYTES
-    cuts = compute_boundaries(total, ShardOptions(num_shards=2), ["train"])
-    (first, block), (second, _) = iter_shard_slices([run], cuts, 1, 1)
-    read: list[int] = []
+    boundaries = compute_boundaries(total, ShardOptions(num_shards=2), ["train"])
+    (first, block), (second, _) = iter_shard_slices([run], boundaries, 1, 1)
+    frame_starts: list[int] = []
     read_frames = RunSlice.read_frames
     monkeypatch.setattr(
         RunSlice,
         "read_frames",
-        lambda self, start, into: (read.append(start), read_frames(self, start, into)),
+        lambda self, start, into: (frame_starts.append(start), read_frames(self, start, into)),
     )
     payloads = [
         payload
@@ -201,7 +205,7 @@ def test_damaged_record_is_placed_in_its_shard_and_earlier_rounds_are_not_read(
         for payload in payloads_of(data)
     ]
     assert payloads == [b"%03d" % position for position in range(150, 300)]
-    assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
+    assert min(frame_starts) >= 120 * frame_bytes  # a round takes about 26 records
     flip(run.path, 120 * frame_bytes + 12)
     (tmp_path / INDEX_FOLDER).mkdir()
     name = ShardName("train", 0, 2)
@@ -222,10 +226,10 @@ def test_shard_is_visible_only_after_it_has_its_final_name(tmp_path: Path) -> No
     frames = frame_payloads(np.frombuffer(b"abcde", np.uint8), np.array([0, 2, 5]))
     writer.add(frames, np.array([3, 4], np.uint64))
     assert (writer.records, writer.framed_bytes) == (2, len(frames.data))
-    staged = writer.finish()
-    visible = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
-    assert visible == []
-    shard = staged.finalize()
+    staged_shard = writer.finish()
+    visible_files = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    assert visible_files == []
+    shard = staged_shard.finalize()
     assert (folder / shard.info.name).read_bytes() == frames.data.tobytes()
     assert shard.info.records == 2
     assert shard.info.bytes == shard.info.framed_bytes == len(frames.data)
@@ -263,6 +267,6 @@ def test_empty_shards_of_a_range_are_files_without_records(tmp_path: Path) -> No
     boundaries = compute_boundaries(total, ShardOptions(50), ["train"])
     ((shards, slices),) = iter_shard_slices(runs, boundaries, 9, 1 << 20)
     names = [ShardName("train", index, len(shards)) for index in range(len(shards))]
-    staged = write_shards(folder, folder, names, shards, slices, 1 << 20, Progress())
-    assert [shard.finalize().info.records for shard in staged] == [1, 0, 0]
+    staged_shards = write_shards(folder, folder, names, shards, slices, 1 << 20, Progress())
+    assert [shard.finalize().info.records for shard in staged_shards] == [1, 0, 0]
     assert [(folder / str(name)).stat().st_size for name in names] == [116, 0, 0]

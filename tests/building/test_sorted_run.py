@@ -1,4 +1,4 @@
-"""A sorted run holds its records in the order of their keys, and its indexes find them."""
+"""A sorted run contains its records in key order, and indexes to find them."""
 
 import tempfile
 from collections import Counter
@@ -24,7 +24,7 @@ def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) ->
     entries["key"], entries["size"] = np.arange(1000) * 3 + 5, np.arange(1000) % 7 + 16
     entries["position"], entries["file"] = np.arange(1000)[::-1], 2**32 - 1
     buckets = KeyBuckets(3, 16, 256)
-    written = []
+    contents = []
     for step in (1, 63, 64, 1000):
         index = SortedRunIndex(buckets)
         for at in range(0, 1000, step):
@@ -32,8 +32,8 @@ def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) ->
         path = tmp_path / f"{step}"
         with path.open("wb") as file:
             first, last = index.write(file)
-        written.append(path.read_bytes())
-    assert len(set(written)) == 1
+        contents.append(path.read_bytes())
+    assert len(set(contents)) == 1
     run = SortedRun(str(path), 0, 0, first, last)
     assert (first, last) == (16, 28)
     ends = np.cumsum(entries["size"])
@@ -46,14 +46,14 @@ def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) ->
     assert number == 128
     assert marks["bytes"].tolist() == [int(ends[at - 1]) for at in (128, 192, 256)]
     keys = [
-        int.from_bytes(bytes(place).ljust(20, b"\0")[:8], "big")
-        for place in marks["sort_key"].tolist()
+        int.from_bytes(bytes(sort_key).ljust(20, b"\0")[:8], "big")
+        for sort_key in marks["sort_key"].tolist()
     ]
     assert keys == [128 * 3 + 5, 192 * 3 + 5, 256 * 3 + 5]
 
 
 def frames_of(run: SortedRun) -> tuple[list[bytes], list[int]]:
-    """The payloads and the keys of a sorted run, in the order of its file."""
+    """Returns the payloads and the keys of a sorted run, in file order."""
     data = np.fromfile(run.path, np.uint8)
     entries = data[run.frames_bytes : run.index_offset].view(ENTRY_DTYPE)
     return payloads_of(data[: run.frames_bytes]), entries["key"].tolist()
@@ -78,18 +78,16 @@ def test_sorted_runs_hold_all_records_in_the_order_of_keys(
         runs, histogram = write_runs_with_histogram(
             Path(folder), records, chunk, max_bytes, buckets
         )
-        found = []
+        rows = []
         for run in runs:
             payloads, run_keys = frames_of(run)
             assert len(payloads) == run.records
-            first = len(found) and found[-1][0] + 1
-            found += [
-                (first, key, payload) for key, payload in zip(run_keys, payloads, strict=True)
-            ]
-    assert sorted(payload for *_, payload in found) == sorted(record[4] for record in records)
+            first = len(rows) and rows[-1][0] + 1
+            rows += [(first, key, payload) for key, payload in zip(run_keys, payloads, strict=True)]
+    assert sorted(payload for *_, payload in rows) == sorted(record[4] for record in records)
     # Each run sorts its chunks by split, key, file and position.
     if max_bytes == 1 << 20:
-        assert [payload for *_, payload in found] == [record[4] for record in sorted(records)]
+        assert [payload for *_, payload in rows] == [record[4] for record in sorted(records)]
     if max_bytes == 1:
         assert len(runs) == -(-len(records) // chunk)
     for split in (0, 1):
@@ -128,20 +126,20 @@ def test_gathered_frames_have_the_given_order_within_the_buffer(
     data = np.frombuffer(b"".join(items), np.uint8)
     starts = np.cumsum([0, *sizes[:-1]])
     order = np.random.default_rng(seed).permutation(len(items))
-    found, count = b"", 0
+    output, count = b"", 0
     for buffer, frames in gather_frames([data], starts, np.array(sizes), order, buffer_bytes):
         # A buffer is larger than requested only for a single frame.
         assert len(buffer) <= buffer_bytes or frames == 1
-        found, count = found + buffer.tobytes(), count + frames
-    assert found == b"".join(items[row] for row in order)
+        output, count = output + buffer.tobytes(), count + frames
+    assert output == b"".join(items[row] for row in order)
     assert count == len(items)
 
 
 def test_checksum_of_sorted_runs_does_not_depend_on_their_number(tmp_path: Path) -> None:
     records = [(0, key * 977 % 1000, 0, key, b"%d" % key) for key in range(100)]
     buckets = KeyBuckets(1, 4, 2**62)
-    (one,) = write_runs(tmp_path, records, 100, 1 << 20, buckets)
-    many = write_runs(tmp_path, records, 7, 1, buckets)
-    assert len(many) == 15
-    assert one.checksum
-    assert one.checksum == sum(run.checksum for run in many) % 2**64
+    (single_run,) = write_runs(tmp_path, records, 100, 1 << 20, buckets)
+    small_runs = write_runs(tmp_path, records, 7, 1, buckets)
+    assert len(small_runs) == 15
+    assert single_run.checksum
+    assert single_run.checksum == sum(run.checksum for run in small_runs) % 2**64

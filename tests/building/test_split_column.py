@@ -1,4 +1,4 @@
-"""With `split_column` or `split_at`, the values of a column determine the split of each record."""
+"""`split_column` and `split_at` divide records by the values of a column."""
 
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,18 @@ WORDS = {
 
 def rows(count: int = 500) -> dict[str, Any]:
     random = np.random.default_rng(3)
-    words = [word for some in WORDS.values() for word in some]
+    words = [word for names in WORDS.values() for word in names]
     return {
         "id": np.arange(count),
         "split": [words[at] for at in random.integers(0, len(words), count)],
     }
 
 
-def source_of(given: Any, kind: str, folder: Path) -> Any:
-    """The columns as an input of that kind."""
+def source_of(columns: Any, kind: str, folder: Path) -> Any:
+    """Returns columns as an input of a kind."""
     if kind == "tfrecord":
-        return recordmill.build(given, folder / "whole", shuffle=False).out
-    return given if kind == "memory" else write_rows(folder / f"in.{kind}", given)
+        return recordmill.build(columns, folder / "whole", shuffle=False).out
+    return columns if kind == "memory" else write_rows(folder / f"in.{kind}", columns)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
@@ -41,12 +41,12 @@ def source_of(given: Any, kind: str, folder: Path) -> Any:
 def test_row_without_a_split_value_is_rejected(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    given = {
+    columns = {
         "id": [0, 1, 2, 3, 4],
         "split": ["train", "fold1", "test", None, "val"],
         "x": [1.5, None, 2.0, None, 3.5],
     }
-    source = source_of(given, kind, tmp_path)
+    source = source_of(columns, kind, tmp_path)
     result = recordmill.build(source, tmp_path / "out", max_rejects=2, **options)
     assert (result.read, result.rejected, result.manifest.rejects["reasons"]) == (
         5,
@@ -55,15 +55,15 @@ def test_row_without_a_split_value_is_rejected(
     )
     assert recordmill.verify(tmp_path / "out") == []
     assert sorted(recordmill.open(tmp_path / "out").to_numpy()["id"].tolist()) == [0, 2, 4]
-    with pytest.raises(TooManyRejects) as found:
+    with pytest.raises(TooManyRejects) as error:
         recordmill.build(source, tmp_path / "no", max_rejects=1, **options)
     place = {"csv": "line 3, row 1", "jsonl": "line 2", "parquet": "row 1"}.get(kind, "record 1")
-    what = (
+    message = (
         "--split-column split: 'fold1' does not name"
         if "split_column" in options
         else "--split-at x: has no value"
     )
-    assert f": {place}: {what}" in in_flags(found.value)
+    assert f": {place}: {message}" in in_flags(error.value)
 
 
 @pytest.mark.parametrize("kind", ["memory", "csv", "jsonl", "parquet", "tfrecord"])
@@ -73,15 +73,15 @@ def test_split_column_divides_the_records_by_its_values(
 ) -> None:
     if kind == "memory" and runner is not None:
         return
-    given = rows()
-    source = source_of(given, kind, tmp_path)
+    columns = rows()
+    source = source_of(columns, kind, tmp_path)
     recordmill.build(source, tmp_path / "out", split_column="split", runner=runner)
     assert recordmill.verify(tmp_path / "out") == []
     for split, words in WORDS.items():
         ds = recordmill.open(tmp_path / "out", split=split)
         expected = [
             number
-            for number, word in zip(given["id"], given["split"], strict=True)
+            for number, word in zip(columns["id"], columns["split"], strict=True)
             if word in words
         ]
         assert sorted(ds.to_numpy()["id"].tolist()) == expected
@@ -115,7 +115,7 @@ def test_labels_file_of_images_may_hold_the_split_column(tmp_path: Path) -> None
 
 def test_column_that_looks_like_splits_is_noted(tmp_path: Path) -> None:
     result = recordmill.build(rows(), tmp_path / "out")
-    # This note is known after the build only, and comes from the manifest: in Python's spelling.
+    # The note comes from the manifest after the build, so it spells options as in Python.
     assert any(
         note.endswith('. To use it for the splits: split_column="split"') for note in result.notes
     )
@@ -134,7 +134,7 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
 @pytest.mark.parametrize("kind", ["memory", "csv", "parquet", "tfrecord"])
 @pytest.mark.parametrize("runner", [None, "DirectRunner"])
 @pytest.mark.parametrize(
-    ("given", "edges"),
+    ("split_at", "edges"),
     [
         ("day=2024-06-01,2024-09-01", ["2024-06-01", "2024-09-01"]),
         ({"id": 100}, [100]),
@@ -143,21 +143,23 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
     ],
 )
 def test_split_at_divides_at_the_given_values(
-    kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path
+    kind: str, runner: str | None, split_at: Any, edges: list[Any], tmp_path: Path
 ) -> None:
     if kind == "memory" and runner is not None:
         return
     recordmill.build(
-        source_of(TIMED, kind, tmp_path), tmp_path / "out", split_at=given, runner=runner
+        source_of(TIMED, kind, tmp_path), tmp_path / "out", split_at=split_at, runner=runner
     )
-    column = TIMED[given.partition("=")[0] if isinstance(given, str) else next(iter(given))]
-    at = np.searchsorted(np.array(edges, column.dtype), column, side="right")
+    column = TIMED[
+        split_at.partition("=")[0] if isinstance(split_at, str) else next(iter(split_at))
+    ]
+    split_numbers = np.searchsorted(np.array(edges, column.dtype), column, side="right")
     names = ("train", "test") if len(edges) == 1 else ("train", "validation", "test")
     assert recordmill.open(tmp_path / "out").splits == names
     for number, name in enumerate(names):
-        found = recordmill.open(tmp_path / "out", split=name).to_table()
-        assert sorted(found["id"].to_pylist()) == TIMED["id"][at == number].tolist()
-        assert set(found.column_names) == {"day", "id", "half", "name"}
+        table = recordmill.open(tmp_path / "out", split=name).to_table()
+        assert sorted(table["id"].to_pylist()) == TIMED["id"][split_numbers == number].tolist()
+        assert set(table.column_names) == {"day", "id", "half", "name"}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_split_at_compares_times_with_a_zone_in_utc(edge: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("column", "options", "says"),
+    ("column", "options", "message"),
     [
         (
             {"split": [1, 2]},
@@ -221,9 +223,9 @@ def test_split_at_compares_times_with_a_zone_in_utc(edge: str, tmp_path: Path) -
     ],
 )
 def test_column_that_cannot_divide_records_is_refused(
-    column: Any, options: dict[str, Any], says: str, tmp_path: Path
+    column: Any, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((RecordmillError, UsageError)) as found:
+    with pytest.raises((RecordmillError, UsageError)) as error:
         recordmill.build({"id": [1, 2], **column}, tmp_path / "out", **options)
-    assert says in in_flags(found.value)
+    assert message in in_flags(error.value)
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
-"""A commit to a store survives the failure of any request, and a build that dies at one leaves
-the old or the new data set.
+"""A commit to a store survives a failed request.
+
+If the build dies, the store contains the old or the new data set.
 """
 
 import itertools
@@ -26,8 +27,8 @@ COPIES = {"manifest.json", "schema.pbtxt"}
 
 @pytest.fixture
 def proxy(store: Store) -> Iterator[Proxy]:
-    with fault_proxy(store.endpoint) as between, use_settings(**s3_settings(between.url)):
-        yield between
+    with fault_proxy(store.endpoint) as store_proxy, use_settings(**s3_settings(store_proxy.url)):
+        yield store_proxy
 
 
 def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
@@ -38,15 +39,23 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
 
         info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
         part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
-        with StoreRun(out, folder.id) as run:  # as `commit_local_build` does
+        with StoreRun(out, folder.id) as run:  # `commit_local_build` does the same
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
                 rejects, _ = run_both(
                     lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead_runs
                 )
-                about = {"count": 1, "reasons": {}, "files": rejects}
+                reject_summary = {"count": 1, "reasons": {}, "files": rejects}
                 manifest = Manifest(
-                    "test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id}
+                    "test",
+                    "none",
+                    {},
+                    "schema",
+                    (part,),
+                    reject_summary,
+                    "0" * 64,
+                    {},
+                    {"id": folder.id},
                 )
                 return commit_run(run, manifest, base)
             except BaseException:
@@ -56,13 +65,13 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         folder.close()
 
 
-def content_of(found: dict[str, bytes], manifest: Manifest) -> bytes:
-    assert set(manifest.rejects["files"]) <= found.keys()
-    return found[f"{manifest.parts[0].folder}/{SHARD}"]
+def content_of(objects: dict[str, bytes], manifest: Manifest) -> bytes:
+    assert set(manifest.rejects["files"]) <= objects.keys()
+    return objects[f"{manifest.parts[0].folder}/{SHARD}"]
 
 
-def expected(manifests: list[Manifest]) -> set[str]:
-    """The objects of two generations, and the copies."""
+def expected_names(manifests: list[Manifest]) -> set[str]:
+    """Returns the names of all objects of two generations, and of their copies."""
     names = set(COPIES)
     for manifest in manifests:
         names |= {f"{manifest.parts[0].folder}/{SHARD}", *manifest.rejects["files"]}
@@ -78,19 +87,19 @@ def test_failed_request_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, 
         first = commit(tmp_path / "home", out, b"the first data set", 0)
         proxy.begin(fault, at)
         second = commit(tmp_path / "home", out, b"the second data set", 1)
-        asked = len(proxy.requests)
+        num_requests = len(proxy.requests)
         proxy.begin()
         assert list_generations(out) == [1, 2]
         assert (load_manifest(out, 1), load_manifest(out, 2)) == (first, second)
-        found = store.objects(out)
-        assert [content_of(found, manifest) for manifest in (first, second)] == [
+        objects = store.objects(out)
+        assert [content_of(objects, manifest) for manifest in (first, second)] == [
             b"the first data set",
             b"the second data set",
         ]
-        assert {name for name in found if not name.startswith("_manifests")} == expected(
+        assert {name for name in objects if not name.startswith("_manifests")} == expected_names(
             [first, second]
         )
-        if at >= asked:
+        if at >= num_requests:
             break
     assert at > 10
 
@@ -101,7 +110,7 @@ def test_build_that_dies_at_any_request_leaves_the_old_or_new_data_set(
     store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)
-    seen = set()
+    generations = set()
     for at in itertools.count():
         out = f"{store.root}/dead{at}"
         proxy.begin()
@@ -113,28 +122,30 @@ def test_build_that_dies_at_any_request_leaves_the_old_or_new_data_set(
             try:
                 commit(tmp_path / "home", out, b"the second data set", 1)
             except (OSError, RecordmillError):
-                ended = False
+                is_finished = False
             else:
-                ended = True
-            asked = len(proxy.requests)
+                is_finished = True
+            num_requests = len(proxy.requests)
         client._connections.clear()
         proxy.begin()
         number = list_generations(out)[-1]
-        assert not ended or number == 2
+        assert not is_finished or number == 2
         assert (
             content_of(store.objects(out), load_manifest(out))
             == (b"the first data set", b"the second data set")[number - 1]
         )
-        seen.add(number)
+        generations.add(number)
         commit(tmp_path / "home", out, b"the third data set", number)
-        found = store.objects(out)
-        kept = [load_manifest(out, one) for one in list_generations(out)]
-        assert [content_of(found, manifest) for manifest in kept] == [
+        objects = store.objects(out)
+        manifests = [load_manifest(out, generation) for generation in list_generations(out)]
+        assert [content_of(objects, manifest) for manifest in manifests] == [
             (b"the first data set", b"the second data set")[number - 1],
             b"the third data set",
         ]
-        assert {name for name in found if not name.startswith("_manifests")} == expected(kept)
-        if at >= asked:
+        assert {name for name in objects if not name.startswith("_manifests")} == expected_names(
+            manifests
+        )
+        if at >= num_requests:
             break
-    assert seen == {1, 2}
+    assert generations == {1, 2}
     assert at > 10

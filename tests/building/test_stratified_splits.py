@@ -22,7 +22,11 @@ from recordmill.building.stratified_splits import (
 
 
 def records(random: np.random.Generator, count: int, classes: int, hashes: int) -> Any:
-    """Rows each with a place of its own, in any order; few hashes: many of them are equal."""
+    """Returns rows with different places, in random order.
+
+    Args:
+        hashes: Number of different hashes. With a small number, many rows have equal hashes.
+    """
     rows = np.zeros(count, RECORD_DTYPE)
     rows["hash"] = random.integers(0, hashes, count, np.uint64) * np.uint64(2**64 // hashes)
     rows["class_id"] = np.where(random.random(count) < 0.1, 0, random.integers(0, classes, count))
@@ -32,14 +36,19 @@ def records(random: np.random.Generator, count: int, classes: int, hashes: int) 
 
 
 def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
-    """As a build decides it, whose column holds the classes' numbers and nulls."""
+    """Returns the splits that a build assigns to rows with a column of classes.
+
+    Class 0 is a missing value.
+    """
     values = pa.array(np.arange(1, len(begins)))
     column = pa.array(rows["class_id"].astype(np.int64), mask=rows["class_id"] == 0)
     batch = pa.record_batch({"class": column})
-    where = [np.zeros(len(rows), dtype) for dtype in (np.uint32, np.int64)]
+    places = [np.zeros(len(rows), dtype) for dtype in (np.uint32, np.int64)]
     if not is_grouped:
-        where = [rows["file"], rows["position"]]
-    return StratifiedSplits("class", values, begins, is_grouped).assign(batch, rows["hash"], *where)
+        places = [rows["file"], rows["position"]]
+    return StratifiedSplits("class", values, begins, is_grouped).assign(
+        batch, rows["hash"], *places
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,17 +58,19 @@ def test_each_class_is_divided_to_one_record_in_the_order_of_hashes(seed: int, h
     rows = records(random, int(random.integers(1, 300)), 5, hashes)
     fractions = [0.7, 0.2, 0.1]
     counts = np.bincount(rows["class_id"], minlength=5)
-    wanted = compute_targets(counts.tolist(), fractions)
-    splits = splits_of(find_starts_by_record(rows, wanted), rows, is_grouped=False)
+    targets = compute_targets(counts.tolist(), fractions)
+    splits = splits_of(find_starts_by_record(rows, targets), rows, is_grouped=False)
     for stratum in range(5):
-        mine = np.flatnonzero(rows["class_id"] == stratum)
-        shares = np.bincount(splits[mine], minlength=3)
-        assert shares.tolist() == wanted[stratum].tolist()
+        class_rows = np.flatnonzero(rows["class_id"] == stratum)
+        shares = np.bincount(splits[class_rows], minlength=3)
+        assert shares.tolist() == targets[stratum].tolist()
         assert (np.abs(shares - counts[stratum] * np.array(fractions)) < 1).all()
-        in_order = mine[
-            np.lexsort((rows["position"][mine], rows["file"][mine], rows["hash"][mine]))
+        rows_by_hash = class_rows[
+            np.lexsort(
+                (rows["position"][class_rows], rows["file"][class_rows], rows["hash"][class_rows])
+            )
         ]
-        assert (np.diff(splits[in_order].astype(int)) >= 0).all()
+        assert (np.diff(splits[rows_by_hash].astype(int)) >= 0).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -70,19 +81,24 @@ def test_split_groups_are_divided_at_the_nearest_edge(seed: int) -> None:
     groups = random.integers(0, 40, 300)
     rows = np.zeros(300, GROUP_DTYPE)
     rows["hash"], rows["records"], rows["class_id"] = hashes[groups], 1, groups % 3
-    wanted = compute_targets(np.bincount(rows["class_id"], minlength=3).tolist(), [0.6, 0.25, 0.15])
-    cuts = find_starts_by_group(combine_rows(rows), wanted)
-    assert (cuts.num_groups, cuts.num_mixed_groups) == (len(np.unique(groups)), 0)
-    splits = splits_of(cuts.split_starts, rows, is_grouped=True)
+    targets = compute_targets(
+        np.bincount(rows["class_id"], minlength=3).tolist(), [0.6, 0.25, 0.15]
+    )
+    boundaries = find_starts_by_group(combine_rows(rows), targets)
+    assert (boundaries.num_groups, boundaries.num_mixed_groups) == (len(np.unique(groups)), 0)
+    splits = splits_of(boundaries.split_starts, rows, is_grouped=True)
     for stratum in range(3):
-        mine = rows["class_id"] == stratum
-        assert np.bincount(splits[mine], minlength=3).tolist() == cuts.counts[stratum].tolist()
-        _, sizes = np.unique(rows["hash"][mine], return_counts=True)
+        is_in_class = rows["class_id"] == stratum
+        assert (
+            np.bincount(splits[is_in_class], minlength=3).tolist()
+            == boundaries.counts[stratum].tolist()
+        )
+        _, sizes = np.unique(rows["hash"][is_in_class], return_counts=True)
         edges = np.concatenate([[0], np.cumsum(sizes)])
         nearest = [
-            edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(wanted[stratum])[:-1]
+            edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(targets[stratum])[:-1]
         ]
-        assert np.cumsum(cuts.counts[stratum])[:-1].tolist() == nearest
+        assert np.cumsum(boundaries.counts[stratum])[:-1].tolist() == nearest
     assert all(len(set(splits[groups == group])) == 1 for group in set(groups))
 
 
@@ -94,9 +110,9 @@ def test_split_targets_are_within_one_record_of_the_fractions(
     counts: list[int], parts: list[int]
 ) -> None:
     fractions = [part / sum(parts) for part in parts]
-    found = compute_targets(counts, fractions)
-    assert found.sum(axis=1).tolist() == counts
-    assert (np.abs(found - np.outer(counts, fractions)) < 1 + 1e-6).all()
+    targets = compute_targets(counts, fractions)
+    assert targets.sum(axis=1).tolist() == counts
+    assert (np.abs(targets - np.outer(counts, fractions)) < 1 + 1e-6).all()
 
 
 def test_split_targets_of_decimal_fractions_are_exact() -> None:

@@ -1,4 +1,7 @@
-"""An output folder on the disk and in a store, and inputs of a build by workers."""
+"""An output folder, and inputs of a build by workers.
+
+The folder is on a disk or in a store.
+"""
 
 from pathlib import Path
 
@@ -18,7 +21,7 @@ def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """12 CSV files, of which one has a row too many."""
+    """A folder of 12 CSV files. One of them has an invalid row."""
     (tmp_path / "in").mkdir()
     for number in range(12):
         rows = "".join(f"{number},{row},{'x' * (row % 40)}\n" for row in range(100))

@@ -1,4 +1,7 @@
-"""Workers write the shards of one machine in any number of attempts, and wrong ones are refused."""
+"""Workers write the shards of one machine in any number of attempts.
+
+Wrong shards are not committed.
+"""
 
 from pathlib import Path
 
@@ -32,29 +35,29 @@ def test_repeated_steps_and_a_late_worker_do_not_change_the_data_set(
     source: str, out: str, tmp_path: Path
 ) -> None:
     steps = begin_steps(source, out, tmp_path)
-    steps.ingest(3)  # an attempt that nobody accounts for
-    found = steps.ingest_all()
-    again = steps.ingest_all()
-    assert found.layout != again.layout
-    made = steps.write_shards(again)
-    second = steps.write_shards(again)
-    mixed = [pair[number % 2] for number, pair in enumerate(zip(made, second, strict=True))]
-    placed = steps.rename_shards(mixed)
-    assert (
-        steps.rename_shards(second) == placed
-    )  # another attempt at the names, of other files with the same bytes
-    manifest = steps.finish(again, placed)
-    assert steps.finish(again, placed) == manifest
-    write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
-    assert steps.finish(again, steps.rename_shards(made)) == manifest
+    steps.ingest(3)  # the result of this attempt is lost
+    first_plan = steps.ingest_all()
+    plan = steps.ingest_all()
+    assert first_plan.layout != plan.layout
+    first = steps.write_shards(plan)
+    second_attempts = steps.write_shards(plan)
+    mixed_attempts = [
+        pair[number % 2] for number, pair in enumerate(zip(first, second_attempts, strict=True))
+    ]
+    shards = steps.rename_shards(mixed_attempts)
+    # Another attempt renames different files with the same bytes.
+    assert steps.rename_shards(second_attempts) == shards
+    manifest = steps.finish(plan, shards)
+    assert steps.finish(plan, shards) == manifest
+    write_shard_attempt(steps.plan, plan, 0, steps.progress)  # by a late worker
+    assert steps.finish(plan, steps.rename_shards(first)) == manifest
     check_same(out, manifest, build_on_one_machine(source, tmp_path))
     steps.job_folder.open_run().remove_work_files()
     _load_cached.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
-        write_shard_attempt(steps.plan, again, 0, steps.progress)
-    assert (
-        commit_shared_build(steps.plan, again, placed) == manifest
-    )  # repeated when all is removed
+        write_shard_attempt(steps.plan, plan, 0, steps.progress)
+    # The commit can be repeated after all work files were removed.
+    assert commit_shared_build(steps.plan, plan, shards) == manifest
     check_same(out, manifest, build_on_one_machine(source, tmp_path, overwrite=True))
 
 
@@ -62,16 +65,16 @@ def test_shard_of_another_size_or_checksum_is_not_committed(
     source: str, out: str, tmp_path: Path
 ) -> None:
     steps = begin_steps(source, out, tmp_path)
-    found = steps.ingest_all()
-    placed = steps.rename_shards(steps.write_shards(found))
+    plan = steps.ingest_all()
+    shards = steps.rename_shards(steps.write_shards(plan))
     with pytest.raises(RecordCountError, match="differ from those read"):
-        steps.finish(found, placed[1:])
+        steps.finish(plan, shards[1:])
     with pytest.raises(RecordCountError, match="differ from those read"):
-        steps.finish(found, [*placed, placed[0]])
-    name, size = placed[0].files[-1]
+        steps.finish(plan, [*shards, shards[0]])
+    name, size = shards[0].files[-1]
     put_bytes(steps.job_folder.data_path(*name.split("/")), b"short")
     with pytest.raises(RecordmillError, match=f"5 bytes, not those that were written|{size}"):
-        steps.finish(found, placed)
+        steps.finish(plan, shards)
     assert list_generations(out) == []
     discard(steps.job_folder)
     assert not [name for name in find_files(out) if exists(out)] or not exists(out)
@@ -81,12 +84,12 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_files(
     source: str, out: str, tmp_path: Path
 ) -> None:
     first, second = (begin_steps(source, out, tmp_path) for _ in range(2))
-    kept = first.run_all()
+    manifest = first.run_all()
     with pytest.raises(CommitConflict, match="another build committed"):
         second.run_all()
     discard(second.job_folder)
-    discard(first.job_folder)  # as a driver that lost the answer of its job would
-    assert first.job_folder.open_run().committed_manifest() == kept
+    discard(first.job_folder)  # a driver does this if it lost the answer of its job
+    assert first.job_folder.open_run().committed_manifest() == manifest
     folders = {
         name.split("/")[0] for name in find_files(out) if name.startswith(("data-", "_run-"))
     }

@@ -1,4 +1,4 @@
-"""A worker that sees other files than the build is reported, and no foreign plan is unpickled."""
+"""Workers report files that they can't see, and do not unpickle a replaced plan."""
 
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import find_files, join
 
 
-@pytest.mark.parametrize("what", ["shard", "index", "run", "plan"])
+@pytest.mark.parametrize("hidden", ["shard", "index", "run", "plan"])
 def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
-    source: str, out: str, tmp_path: Path, store: Store, what: str
+    source: str, out: str, tmp_path: Path, store: Store, hidden: str
 ) -> None:
-    out += f"-{what}"
+    out += f"-{hidden}"
     steps = begin_steps(source, out, tmp_path)
 
     def hide(name: str) -> None:
@@ -37,7 +37,7 @@ def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
         else:
             store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
 
-    if what == "plan":
+    if hidden == "plan":
         hide(steps.plan.name)
         _load_cached.cache_clear()
         with pytest.raises(
@@ -45,20 +45,20 @@ def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
         ):
             steps.ingest(0)
         return
-    found = steps.ingest_all()
-    if what == "run":
-        hide(bytes(found.layout.load().sorted_runs[3]["name"]).decode())
+    plan = steps.ingest_all()
+    if hidden == "run":
+        hide(bytes(plan.layout.load().sorted_runs[3]["name"]).decode())
         with pytest.raises(NotSharedError, match="can't be seen on the worker"):
-            steps.write_shards(found)
+            steps.write_shards(plan)
         return
-    placed = steps.rename_shards(steps.write_shards(found))
+    shards = steps.rename_shards(steps.write_shards(plan))
     data = steps.job_folder.data_path().removeprefix(out).lstrip("/")
-    hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
+    hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[hidden])
     with pytest.raises(
         NotSharedError,
         match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed",
     ):
-        steps.finish(found, placed)
+        steps.finish(plan, shards)
     assert list_generations(out) == []
 
 
@@ -68,14 +68,14 @@ def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_pat
     _load_cached.cache_clear()
     with pytest.raises(DataError, match="was changed after this build had written it"):
         steps.ingest(0)
-    found = begin_steps(source, f"{out}-2", tmp_path).ingest_all()
+    plan = begin_steps(source, f"{out}-2", tmp_path).ingest_all()
     put_bytes(
-        found.layout.job_folder.run_path("shared", found.layout.name),
+        plan.layout.job_folder.run_path("shared", plan.layout.name),
         b"cos\nsystem\n(S'false'\ntR.",
     )
     _load_cached.cache_clear()
     with pytest.raises(DataError, match="was changed after this build had written it"):
-        found.layout.load()
+        plan.layout.load()
 
 
 def test_class_that_a_worker_does_not_have_is_reported(
@@ -86,10 +86,10 @@ def test_class_that_a_worker_does_not_have_is_reported(
 
     OfAScript.__qualname__ = "OfAScript"
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
-    place = JobFolder(out, "0" * 12)
-    if not place.is_remote:
-        Path(place.run_path("shared")).mkdir(parents=True)
-    shared = place.share_value("plan", OfAScript())
+    job_folder = JobFolder(out, "0" * 12)
+    if not job_folder.is_remote:
+        Path(job_folder.run_path("shared")).mkdir(parents=True)
+    shared = job_folder.share_value("plan", OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(
         RecordmillError, match=r"'OfAScript'.* must be in a module that is installed there"
@@ -97,8 +97,11 @@ def test_class_that_a_worker_does_not_have_is_reported(
         shared.load()
 
 
-def in_classes(folder: Path) -> None:
-    """Texts, and images with a row each of labels, in folders of classes; files beside these."""
+def write_class_folders(folder: Path) -> None:
+    """Writes texts and images into folders of classes, and some outside of them.
+
+    `labels.csv` has rows for most of the images.
+    """
     for number in range(14):
         inner = folder / ("", "ant", "bee")[number % 3]
         inner.mkdir(exist_ok=True)
@@ -119,29 +122,35 @@ def test_plan_of_workers_has_the_files_and_units_of_one_process(
     options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
     if kind not in ("csv", "text"):
         source = str(tmp_path / "classes")
-        in_classes(tmp_path.joinpath("classes"))
+        write_class_folders(tmp_path.joinpath("classes"))
         options |= {} if kind == "labels" else {"unlabelled": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
-    one = recordmill.build(source, tmp_path / "one", **options)
+    expected = recordmill.build(source, tmp_path / "one", **options)
     out = str(tmp_path / "out")
     folder = RunFolder.create(out)
     settings = make_options(out, runner="PortableRunner", **options)
     plan = make_plan(source, folder, out, 0, settings, Progress())
-    given: Any = plan.source
+    source_of_plan: Any = plan.source
     shared = start(plan, JobFolder(out, folder.id))
-    far: Any = shared.load().source
-    assert set(given.files.extra_columns) == set(far.files.extra_columns)
-    known = {"documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
-    assert known.get(kind, set()) - {"split"} <= set(far.files.extra_columns)
-    assert list(far.files) == list(given.files)
-    for name in given.files.extra_columns:
-        assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
-    assert (list(far.units), list(far.plan_rejects)) == (
-        list(given.units),
-        list(given.plan_rejects),
+    loaded_source: Any = shared.load().source
+    assert set(source_of_plan.files.extra_columns) == set(loaded_source.files.extra_columns)
+    expected_columns = {
+        "documents": {"class_name", "split"},
+        "labels": {"feature/word", "feature/label"},
+    }
+    assert expected_columns.get(kind, set()) - {"split"} <= set(loaded_source.files.extra_columns)
+    assert list(loaded_source.files) == list(source_of_plan.files)
+    for name in source_of_plan.files.extra_columns:
+        assert (
+            loaded_source.files.column(name).to_pylist()
+            == source_of_plan.files.column(name).to_pylist()
+        )
+    assert (list(loaded_source.units), list(loaded_source.plan_rejects)) == (
+        list(source_of_plan.units),
+        list(source_of_plan.plan_rejects),
     )
     assert list(shared.load().unit_groups) == list(plan.unit_groups)
     assert list(find_files(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
-    check_same(out, Steps(shared, Progress()).run_all(), one)
+    check_same(out, Steps(shared, Progress()).run_all(), expected)
     folder.release()

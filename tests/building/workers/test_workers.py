@@ -1,6 +1,4 @@
-"""Workers that share only OUT build the bytes of one machine, and missing files are reported
-before the commit.
-"""
+"""Workers that share only OUT build the bytes of one machine."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ def test_workers_build_the_bytes_of_one_machine(
     out += f"-{options.get('compression')}"
     steps = begin_steps(source, out, tmp_path, **options)
     manifest = steps.run_all()
-    one = build_on_one_machine(source, tmp_path, **options)
-    check_same(out, manifest, one)
+    expected = build_on_one_machine(source, tmp_path, **options)
+    check_same(out, manifest, expected)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
     steps.job_folder.open_run().remove_work_files()
