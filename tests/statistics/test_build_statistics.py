@@ -1,5 +1,6 @@
-"""Statistics of a build equal what pandas computes, and their bytes do not depend on how the
-build ran.
+"""Statistics of a build equal the figures of pandas.
+
+Their bytes do not depend on threads, shards, memory or the order of the inputs.
 """
 
 import json
@@ -23,9 +24,9 @@ from recordmill.shards.manifest import Manifest
 @pytest.fixture(scope="module")
 def csv_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("csv")
-    whole = flight_rows()
+    rows = flight_rows()
     for number in range(3):
-        whole.iloc[number::3].to_csv(folder / f"{number}.csv", index=False)
+        rows.iloc[number::3].to_csv(folder / f"{number}.csv", index=False)
     return folder
 
 
@@ -39,7 +40,7 @@ def built(csv_files: Path, tmp_path_factory: pytest.TempPathFactory) -> recordmi
     )
 
 
-def stored(out: Path | str) -> bytes:
+def stored_statistics(out: Path | str) -> bytes:
     return Path(out, "statistics.pb").read_bytes()
 
 
@@ -50,18 +51,20 @@ def test_statistics_equal_those_of_pandas(built: recordmill.BuildResult) -> None
         features = dataset.statistics[split]
         assert dataset.statistics.records == {split: len(rows)}
         for name in ("fare", "count", "time"):
-            one, column = features[name], rows[name].dropna()
-            assert (one.present, one.missing) == (len(column), len(rows) - len(column))
-            assert (one.min, one.max) == (column.min(), column.max())
-            assert one.zeros == (column == 0).sum()
-            exact = column.to_list() if name == "fare" else [int(value) for value in column]
-            assert one.mean == pytest.approx(sum(exact) / len(exact), rel=1e-15)
-            assert one.std_dev == pytest.approx(np.std(np.array(exact, np.longdouble)), rel=1e-12)
-            assert one.distinct == column.nunique()
-            assert one.distinct_error == 0
-            assert one.quantile_error == 0
-            true = np.quantile(column.to_numpy(), np.linspace(0, 1, 11), method="inverted_cdf")
-            assert one.quantiles == tuple(true.astype(float).tolist())
+            feature, column = features[name], rows[name].dropna()
+            assert (feature.present, feature.missing) == (len(column), len(rows) - len(column))
+            assert (feature.min, feature.max) == (column.min(), column.max())
+            assert feature.zeros == (column == 0).sum()
+            exact_values = column.to_list() if name == "fare" else [int(value) for value in column]
+            assert feature.mean == pytest.approx(sum(exact_values) / len(exact_values), rel=1e-15)
+            assert feature.std_dev == pytest.approx(
+                np.std(np.array(exact_values, np.longdouble)), rel=1e-12
+            )
+            assert feature.distinct == column.nunique()
+            assert feature.distinct_error == 0
+            assert feature.quantile_error == 0
+            expected = np.quantile(column.to_numpy(), np.linspace(0, 1, 11), method="inverted_cdf")
+            assert feature.quantiles == tuple(expected.astype(float).tolist())
         assert features["count"].top_values == {
             str(k): v for k, v in rows["count"].value_counts().items()
         }
@@ -80,17 +83,21 @@ def test_statistics_are_the_same_bytes_for_any_threads_shards_and_memory(
     csv_files: Path, built: recordmill.BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3", "label": "carrier"}
-    for number, more in enumerate(
+    for number, settings in enumerate(
         ({"threads": 1}, {"threads": 8, "num_shards": 3}, {"memory": "300MiB"})
     ):
-        other = recordmill.build(csv_files, tmp_path / str(number), **options, **more)
-        assert stored(other.out) == stored(built.out)
+        result = recordmill.build(csv_files, tmp_path / str(number), **options, **settings)
+        assert stored_statistics(result.out) == stored_statistics(built.out)
     monkeypatch.setattr("recordmill.sources.common.contract.UNIT_BYTES", 20_000)
-    other = recordmill.build(
+    result = recordmill.build(
         [str(csv_files / f"{number}.csv") for number in (2, 0, 1)], tmp_path / "o", **options
     )
-    recount = recordmill.stats(other.out, recount=True)
-    assert recount.to_bytes() == recordmill.stats(other.out).to_bytes() == stored(other.out)
+    recount = recordmill.stats(result.out, recount=True)
+    assert (
+        recount.to_bytes()
+        == recordmill.stats(result.out).to_bytes()
+        == stored_statistics(result.out)
+    )
 
 
 def test_stats_counts_a_data_set_that_was_built_without_statistics(
@@ -118,41 +125,41 @@ def test_stats_counts_a_data_set_that_was_built_without_statistics(
         )
         == 0
     )
-    assert not (out / "statistics.pb").exists()  # that of the generation before is gone
+    assert not (out / "statistics.pb").exists()  # the file of the earlier generation was removed
     assert not list(out.glob("data-*/statistics.pb"))[1:]
     dataset = recordmill.open(out)
     manifest = dataset.records.catalog.manifest
     assert manifest is not None
     assert manifest.fingerprint == built.manifest.fingerprint
     assert list(manifest.statistics) == ["notes"]
-    assert dataset.statistics.to_bytes() == stored(built.out)
+    assert dataset.statistics.to_bytes() == stored_statistics(built.out)
     assert recordmill.verify(out) == []
 
 
 def test_manifest_has_a_summary_of_statistics_and_old_manifests_open_without(
     built: recordmill.BuildResult,
 ) -> None:
-    said = built.manifest.statistics
-    summary = said["splits"]["train"]["count"]
-    one = recordmill.open(built.out).statistics["train"]["count"]
+    statistics = built.manifest.statistics
+    summary = statistics["splits"]["train"]["count"]
+    feature = recordmill.open(built.out).statistics["train"]["count"]
     assert summary == {
         "missing": 0,
-        "min": one.min,
-        "max": one.max,
-        "mean": one.mean,
-        "std_dev": one.std_dev,
-        "distinct": one.distinct,
+        "min": feature.min,
+        "max": feature.max,
+        "mean": feature.mean,
+        "std_dev": feature.std_dev,
+        "distinct": feature.distinct,
     }
-    old = json.loads(built.manifest.to_json())
-    del old["statistics"]
-    assert Manifest.from_json(json.dumps(old)).statistics == {}
-    for wrong in (
+    old_manifest = json.loads(built.manifest.to_json())
+    del old_manifest["statistics"]
+    assert Manifest.from_json(json.dumps(old_manifest)).statistics == {}
+    for invalid in (
         {"file": {"name": "../x", "bytes": 1, "digest": ""}},
         {"splits": {"train": 3}},
         {"file": 3},
     ):
         with pytest.raises(DataError, match="statistics"):
-            Manifest.from_json(json.dumps({**old, "statistics": wrong}))
+            Manifest.from_json(json.dumps({**old_manifest, "statistics": invalid}))
 
 
 def test_changed_statistics_file_is_reported_and_not_used(csv_files: Path, tmp_path: Path) -> None:
@@ -172,19 +179,19 @@ def test_changed_statistics_file_is_reported_and_not_used(csv_files: Path, tmp_p
 def test_class_weights_equal_those_of_scikit_learn(built: recordmill.BuildResult) -> None:
     dataset = recordmill.open(built.out)
     train = recordmill.open(built.out, "train")
-    found = np.asarray(train.to_numpy()["carrier"])
-    values, counts = np.unique(found, return_counts=True)
+    classes = np.asarray(train.to_numpy()["carrier"])
+    values, counts = np.unique(classes, return_counts=True)
     expected = {
-        int(v): len(found) / (len(values) * int(c)) for v, c in zip(values, counts, strict=True)
+        int(v): len(classes) / (len(values) * int(c)) for v, c in zip(values, counts, strict=True)
     }
     assert dataset.class_weights() == train.class_weights("carrier") == expected
     assert set(dataset.class_weights("name")) == set(train.to_table().column("name").to_pylist())
-    for feature, why in (
+    for feature, message in (
         ("fare", "floats"),
         ("time", "distinct values"),
         ("carier", "did you mean"),
     ):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=message):
             dataset.class_weights(feature)
 
 
@@ -193,27 +200,27 @@ def test_normalization_returns_the_arguments_of_the_keras_layer(
 ) -> None:
     dataset = recordmill.open(built.out)
     values = recordmill.open(built.out, "train").to_table().column("fare").drop_null().to_numpy()
-    found = dataset.normalization("fare")
-    assert set(found) == {"axis", "mean", "variance"}
-    assert found["mean"] == pytest.approx(values.mean())
-    assert found["variance"] == pytest.approx(values.var())
+    arguments = dataset.normalization("fare")
+    assert set(arguments) == {"axis", "mean", "variance"}
+    assert arguments["mean"] == pytest.approx(values.mean())
+    assert arguments["variance"] == pytest.approx(values.var())
     with pytest.raises(UsageError, match="no numbers"):
         dataset.normalization("name")
-    every = dataset.normalization()
-    assert every["fare"] == found
-    assert {*every} == {
-        one.name
-        for one in dataset.schema
-        if one.dtype[:3] in ("flo", "int") and one.classes is None
+    all_arguments = dataset.normalization()
+    assert all_arguments["fare"] == arguments
+    assert {*all_arguments} == {
+        feature.name
+        for feature in dataset.schema
+        if feature.dtype[:3] in ("flo", "int") and feature.classes is None
     }
 
 
 def test_view_has_statistics_of_its_own_columns_and_records(built: recordmill.BuildResult) -> None:
     dataset = recordmill.open(built.out, columns=["count", "fare"])
     assert list(dataset.statistics["test"]) == ["count", "fare"]
-    few = recordmill.open(built.out, where="count < 0")
-    assert few.statistics["train"]["count"].max == -1
-    assert sum(few.statistics.records.values()) == len(few)
+    filtered = recordmill.open(built.out, where="count < 0")
+    assert filtered.statistics["train"]["count"].max == -1
+    assert sum(filtered.statistics.records.values()) == len(filtered)
     renamed = dataset.rename({"count": "n"})
     assert renamed.statistics["train"]["n"].mean == dataset.statistics["train"]["count"].mean
 
@@ -237,36 +244,36 @@ def test_counts_of_many_distinct_values_are_estimated_and_marked_as_estimates(
         random.integers(0, 20_000, 40_000),
     )
     rows = pa.table({"word": [f"w{number}" for number in words]})
-    one = recordmill.build(rows, tmp_path / "out").manifest
-    assert one.statistics["splits"]["train"]["word"]["missing"] == 0
-    found = recordmill.open(tmp_path / "out").statistics["train"]["word"]
+    manifest = recordmill.build(rows, tmp_path / "out").manifest
+    assert manifest.statistics["splits"]["train"]["word"]["missing"] == 0
+    feature = recordmill.open(tmp_path / "out").statistics["train"]["word"]
     values, counts = np.unique(words, return_counts=True)
     assert len(values) > 4096
-    assert found.distinct_error == 1 / 64
-    assert not found.top_values_are_exact
-    assert abs((found.distinct or 0) - len(values)) < 4 * len(values) / 64
-    frequent = values[np.argsort(-counts)][:3].tolist()
-    assert list(found.top_values)[:3] == [f"w{number}" for number in frequent]
-    assert found.top_values[f"w{frequent[0]}"] == pytest.approx(counts.max(), rel=0.1)
-    assert not math.isnan(found.distinct_error)
-    assert found.sampled == 2048
-    assert {"w0", "w1", "w2"} == set(
-        found.top_values
-    )  # and none that chance has put into the sample twice
-    assert set(found.to_json()["top_values"]) == set(found.top_values)
-    assert all(value in found.row()[-1] for value in found.top_values)
+    assert feature.distinct_error == 1 / 64
+    assert not feature.top_values_are_exact
+    assert abs((feature.distinct or 0) - len(values)) < 4 * len(values) / 64
+    frequent_words = values[np.argsort(-counts)][:3].tolist()
+    assert list(feature.top_values)[:3] == [f"w{number}" for number in frequent_words]
+    assert feature.top_values[f"w{frequent_words[0]}"] == pytest.approx(counts.max(), rel=0.1)
+    assert not math.isnan(feature.distinct_error)
+    assert feature.sampled == 2048
+    # A rare value is not listed, even if the sample contains it twice.
+    assert {"w0", "w1", "w2"} == set(feature.top_values)
+    assert set(feature.to_json()["top_values"]) == set(feature.top_values)
+    assert all(value in feature.row()[-1] for value in feature.top_values)
 
 
 def test_column_of_rare_texts_has_no_top_values(tmp_path: Path) -> None:
     words = np.random.default_rng(2).integers(0, 10_000, 40_000)
     rows = pa.table({"word": [f"w{number}" for number in words]})
     recordmill.build(rows, tmp_path / "out")
-    found = recordmill.open(tmp_path / "out").statistics["train"]["word"]
-    assert not found.top_values  # and not those that chance favours
+    feature = recordmill.open(tmp_path / "out").statistics["train"]["word"]
+    # A rare value is not listed, even if the sample contains it more often than others.
+    assert not feature.top_values
     message = recordmill.open(tmp_path / "out").statistics.to_proto().datasets[0].features[0]
     assert not message.string_stats.top_values
-    assert found.row()[-1] == ""
-    assert found.to_json()["top_values"] == {}
+    assert feature.row()[-1] == ""
+    assert feature.to_json()["top_values"] == {}
 
 
 @pytest.mark.parametrize("label", [None, "n"])
@@ -279,10 +286,12 @@ def test_split_without_values_of_a_feature_is_handled_by_every_command(
     recordmill.build(
         rows, tmp_path / "out", splits="train=0.5,test=0.5", split_by="part", label=label
     )
-    found = recordmill.open(tmp_path / "out").statistics
-    (empty,) = (features["n"] for features in found.values() if not features["n"].present)
-    assert (empty.missing, empty.min, empty.top_values) == (20, None, {})
-    assert empty.row()[2] == "100 %"
+    statistics = recordmill.open(tmp_path / "out").statistics
+    (empty_feature,) = (
+        features["n"] for features in statistics.values() if not features["n"].present
+    )
+    assert (empty_feature.missing, empty_feature.min, empty_feature.top_values) == (20, None, {})
+    assert empty_feature.row()[2] == "100 %"
     for command in (
         ["stats"],
         ["stats", "--json"],

@@ -1,4 +1,4 @@
-"""Sketches of all features merge to the same state in any division, within the stated memory."""
+"""Sketches merge to the same state in any division, within their memory limit."""
 
 import itertools
 import pickle
@@ -22,12 +22,13 @@ from recordmill.statistics.dataset_sketch import (
 )
 from recordmill.statistics.number_sketch import NumberSketch
 
-# bytes of memory: of a sketch without values, and of each text and number that one keeps
+# Bytes in memory: of an empty sketch of a feature, and of each text and number in it.
 SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
+# Bytes of a pickled sketch of a text feature, and of each text in it.
 SKETCH_FILE, SKETCH_TEXT_FILE = (
     2_000,
     240,
-)  # the same of what workers share, for features that are texts
+)
 SCHEMA = Schema(
     (
         Feature("x", "float32"),
@@ -45,8 +46,8 @@ SCHEMA = Schema(
 )
 
 
-def most_memory(features: int) -> int:
-    """Bytes that sketches of so many features take at most."""
+def max_memory(features: int) -> int:
+    """Returns the largest size in bytes of the sketches of `features` features."""
     texts, numbers = max_values_per_column(features, True), max_values_per_column(features, False)
     return features * (
         SKETCH_MEMORY + max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY)
@@ -82,27 +83,31 @@ def sketch_of(batch: pa.RecordBatch, rows: Any, keys: Any, splits: Any) -> Datas
     return sketch
 
 
-def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
-    assert one.records == other.records
-    for mine, others in zip(
-        itertools.chain(*one.features), itertools.chain(*other.features), strict=True
+def assert_equal(first: DatasetSketch, second: DatasetSketch) -> None:
+    assert first.records == second.records
+    for feature, other_feature in zip(
+        itertools.chain(*first.features), itertools.chain(*second.features), strict=True
     ):
-        assert (mine.present, mine.missing) == (others.present, others.missing)
+        assert (feature.present, feature.missing) == (other_feature.present, other_feature.missing)
         for name in ("lengths", "numbers", "sizes"):
-            assert (getattr(mine, name) is None) == (getattr(others, name) is None)
-            if getattr(mine, name) is not None:
-                assert_same_numbers(getattr(mine, name), getattr(others, name))
+            assert (getattr(feature, name) is None) == (getattr(other_feature, name) is None)
+            if getattr(feature, name) is not None:
+                assert_same_numbers(getattr(feature, name), getattr(other_feature, name))
         for name in (
-            ("values", "sample") if mine.is_text else ("values",) if mine.values is not None else ()
+            ("values", "sample")
+            if feature.is_text
+            else ("values",)
+            if feature.values is not None
+            else ()
         ):
             (hashes, counts), (other_hashes, other_counts) = (
-                getattr(some, name).smallest() for some in (mine, others)
+                getattr(sketch, name).smallest() for sketch in (feature, other_feature)
             )
             assert np.array_equal(hashes, other_hashes)
             assert np.array_equal(counts, other_counts)
-            assert getattr(mine, name).is_complete == getattr(others, name).is_complete
-            assert not mine.is_text or mine.texts(name) == others.texts(name)
-        assert mine.pixels is None or mine.pixels.total() == others.pixels.total()  # type: ignore[union-attr]
+            assert getattr(feature, name).is_complete == getattr(other_feature, name).is_complete
+            assert not feature.is_text or feature.texts(name) == other_feature.texts(name)
+        assert feature.pixels is None or feature.pixels.total() == other_feature.pixels.total()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -122,20 +127,21 @@ def test_merged_sketches_equal_the_sketch_of_all_records(
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_VALUES", 128)
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MIN_VALUES", 128)
     batch, keys, splits = records
-    whole = sketch_of(batch, np.arange(len(keys)), keys, splits)
-    assert not whole.features[0][2].values.is_complete  # type: ignore[union-attr]
-    assert whole.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
+    expected = sketch_of(batch, np.arange(len(keys)), keys, splits)
+    assert not expected.features[0][2].values.is_complete  # type: ignore[union-attr]
+    assert expected.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
     order = np.random.default_rng(6).permutation(len(keys))
-    one, two, three = (sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3))
-    again = [
-        pickle.loads(pickle.dumps(each)) for each in (one, two, three)
-    ]  # as workers share them
-    two.merge(one)
-    three.merge(two)
-    again[1].merge(again[2])
-    again[0].merge(again[1])
-    for other in (three, again[0], pickle.loads(pickle.dumps(whole))):
-        assert_equal(whole, other)
+    first, second, third = (
+        sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3)
+    )
+    # Workers share pickled sketches.
+    copies = [pickle.loads(pickle.dumps(sketch)) for sketch in (first, second, third)]
+    second.merge(first)
+    third.merge(second)
+    copies[1].merge(copies[2])
+    copies[0].merge(copies[1])
+    for sketch_of_all in (third, copies[0], pickle.loads(pickle.dumps(expected))):
+        assert_equal(expected, sketch_of_all)
 
 
 def test_feature_sketches_equal_the_counts_of_python(
@@ -147,13 +153,19 @@ def test_feature_sketches_equal_the_counts_of_python(
         rows = batch.filter(pa.array(splits == split)).to_pylist()
         for feature in sketch.features[split]:
             column = [row[feature.feature.name] for row in rows]
-            present = [value for value in column if value is not None]
-            assert (feature.present, feature.missing) == (len(present), len(column) - len(present))
-            values = present
+            present_values = [value for value in column if value is not None]
+            assert (feature.present, feature.missing) == (
+                len(present_values),
+                len(column) - len(present_values),
+            )
+            values = present_values
             while values and isinstance(next(filter(None, values), 0), list):
                 values = [item for value in values for item in value]
             if feature.lengths is not None:
-                assert (feature.lengths.total, feature.lengths.count) == (len(values), len(present))
+                assert (feature.lengths.total, feature.lengths.count) == (
+                    len(values),
+                    len(present_values),
+                )
             if feature.sizes is not None:
                 assert feature.sizes.total == sum(
                     len(v.encode() if isinstance(v, str) else v) for v in values
@@ -168,8 +180,11 @@ def test_feature_sketches_equal_the_counts_of_python(
             if feature.is_bytes and feature.feature.name != "blob":
                 assert feature.values is not None
                 texts = feature.texts("values")
-                found = {texts[one].decode(): many for one, many in feature.values.most_frequent()}
-                assert found == Counter(values)
+                counts = {
+                    texts[value_hash].decode(): count
+                    for value_hash, count in feature.values.most_frequent()
+                }
+                assert counts == Counter(values)
 
 
 def test_small_chunks_are_joined_before_they_are_counted(
@@ -177,24 +192,24 @@ def test_small_chunks_are_joined_before_they_are_counted(
 ) -> None:
     batch, keys, splits = records
     rows = np.arange(min(len(keys), 700))
-    whole = sketch_of(batch, rows, keys, splits)
+    expected = sketch_of(batch, rows, keys, splits)
     passes, add = Counter[int](), NumberSketch.add
 
-    def counted(self: NumberSketch, values: Any) -> None:
+    def count_and_add(self: NumberSketch, values: Any) -> None:
         passes[id(self)] += 1
         add(self, values)
 
-    monkeypatch.setattr(NumberSketch, "add", counted)
+    monkeypatch.setattr(NumberSketch, "add", count_and_add)
     parts = DatasetSketch(SCHEMA, ("train", "test"))
     for at in range(0, len(rows), 3):
-        some = rows[at : at + 3]
-        parts.add(batch.take(pa.array(some)), keys[some], splits[some])
-    assert_equal(whole, parts)
+        chunk_rows = rows[at : at + 3]
+        parts.add(batch.take(pa.array(chunk_rows)), keys[chunk_rows], splits[chunk_rows])
+    assert_equal(expected, parts)
     assert max(passes.values()) <= 4
 
 
-def _column(kind: str, chunk: int, rows: int) -> pa.Array:
-    """Values of which none was there before."""
+def _new_values(kind: str, chunk: int, rows: int) -> pa.Array:
+    """Returns values that no earlier chunk contains."""
     numbers = np.arange(chunk * rows, (chunk + 1) * rows)
     texts = [f"{number} {'x' * 150}" for number in numbers]
     if kind == "float32":
@@ -209,94 +224,108 @@ def _column(kind: str, chunk: int, rows: int) -> pa.Array:
     )
 
 
-def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
-    """[chunks / 6] bytes that a sketch of features of these kinds has taken behind every sixth
-    one.
+def _measure_memory(kinds: list[str], rows: int, chunks: int) -> list[int]:
+    """Returns the bytes that a sketch uses after every sixth chunk.
+
+    Args:
+        kinds: The kind of each feature.
     """
-    of_kind = {"words": ("string", (None,)), "binary": ("bytes", ())}
+    types = {"words": ("string", (None,)), "binary": ("bytes", ())}
     schema = Schema(
-        tuple(Feature(f"x{at}", *of_kind.get(kind, (kind, ()))) for at, kind in enumerate(kinds))
+        tuple(Feature(f"x{at}", *types.get(kind, (kind, ()))) for at, kind in enumerate(kinds))
     )
-    held: list[int] = []
+    sizes: list[int] = []
 
     def add(sketch: DatasetSketch, chunk: int) -> None:
-        columns = {kind: _column(kind, chunk, rows) for kind in set(kinds)}
+        columns = {kind: _new_values(kind, chunk, rows) for kind in set(kinds)}
         batch = pa.RecordBatch.from_arrays([columns[kind] for kind in kinds], names=schema.names)
         sketch.add(batch, np.arange(chunk * rows, (chunk + 1) * rows).astype(np.uint64))
 
-    once = DatasetSketch(schema, ("train",))
-    add(once, 0)
-    assert once.features  # what threads and kernels need, which is not a sketch's
-    del once
-    sketch, before = DatasetSketch(schema, ("train",)), pa.total_allocated_bytes()
-    # not what Python's own tables take when they grow
-    own = [tracemalloc.Filter(True, f"*/{room}/*") for room in ("statistics", "example", "numpy")]
+    warm_up = DatasetSketch(schema, ("train",))
+    add(warm_up, 0)
+    # Threads and kernels allocate memory at their first use, which does not belong to a sketch.
+    assert warm_up.features
+    del warm_up
+    sketch, arrow_bytes = DatasetSketch(schema, ("train",)), pa.total_allocated_bytes()
+    # Excludes the tables of Python itself, which grow, too.
+    filters = [
+        tracemalloc.Filter(True, f"*/{room}/*") for room in ("statistics", "example", "numpy")
+    ]
     tracemalloc.start()
     for chunk in range(chunks):
         add(sketch, chunk)
         if chunk % 6 == 5:
-            traces = tracemalloc.take_snapshot().filter_traces(own).traces
-            held.append(sum(trace.size for trace in traces) + pa.total_allocated_bytes() - before)
+            traces = tracemalloc.take_snapshot().filter_traces(filters).traces
+            sizes.append(
+                sum(trace.size for trace in traces) + pa.total_allocated_bytes() - arrow_bytes
+            )
     tracemalloc.stop()
-    return held
+    return sizes
 
 
 def test_sketch_of_1000_features_stays_within_its_memory_over_many_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
-    promised = most_memory(1000)
-    for name, whole in (("_MAX_TEXTS_IN_SKETCH", 1 << 17), ("_MAX_NUMBERS_IN_SKETCH", 1 << 18)):
-        monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", whole // part)
+    # The test has 1 / `part` of the features, with the same share of the memory limits.
+    part, rows, chunks = 25, 48, 24
+    limit = max_memory(1000)
+    for name, max_values in (
+        ("_MAX_TEXTS_IN_SKETCH", 1 << 17),
+        ("_MAX_NUMBERS_IN_SKETCH", 1 << 18),
+    ):
+        monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", max_values // part)
     assert (
         max_values_per_column(1000 // part, True),
         max_values_per_column(1000 // part, False),
     ) == (128, 256)
     assert rows * chunks > 4 * 256
-    of_each = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
-    held = _held_after_chunks(
-        [kind for kind, count in of_each.items() for _ in range(count)], rows, chunks
+    counts = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
+    sizes = _measure_memory(
+        [kind for kind, count in counts.items() for _ in range(count)], rows, chunks
     )
-    assert promised / 4 < part * max(held) < promised < SKETCH_BYTES
+    assert limit / 4 < part * max(sizes) < limit < SKETCH_BYTES
 
 
 @pytest.mark.parametrize(
-    ("texts", "numbers", "splits", "most"), [(3, 16, 2, 4096), (24, 32, 1, 4096), (25, 32, 1, 2048)]
+    ("texts", "numbers", "splits", "max_values"),
+    [(3, 16, 2, 4096), (24, 32, 1, 4096), (25, 32, 1, 2048)],
 )
 def test_few_texts_among_many_numbers_keep_the_most_values_that_fit(
-    texts: int, numbers: int, splits: int, most: int
+    texts: int, numbers: int, splits: int, max_values: int
 ) -> None:
     names = [("string" if at < texts else "int64") for at in range(texts + numbers)]
     schema = Schema(tuple(Feature(f"x{at}", dtype) for at, dtype in enumerate(names)))
     sketch = DatasetSketch(schema, [f"split {at}" for at in range(splits)])
-    kept = [
-        one.values.max_values if one.values is not None else 0
+    limits = [
+        feature.values.max_values if feature.values is not None else 0
         for features in sketch.features
-        for one in features
+        for feature in features
     ]
-    assert kept[:texts] == [most] * texts
-    each = [
-        SKETCH_TEXT_MEMORY if one.is_text else SKETCH_NUMBER_MEMORY
-        for some in sketch.features
-        for one in some
+    assert limits[:texts] == [max_values] * texts
+    value_bytes = [
+        SKETCH_TEXT_MEMORY if feature.is_text else SKETCH_NUMBER_MEMORY
+        for features_of_split in sketch.features
+        for feature in features_of_split
     ]
-    assert sum(count * size for count, size in zip(kept, each, strict=True)) < SKETCH_BYTES
+    assert sum(count * size for count, size in zip(limits, value_bytes, strict=True)) < SKETCH_BYTES
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("columns", [12, 32, MAX_SKETCHED_COLUMNS])
 def test_sketch_of_many_text_columns_stays_within_its_memory(columns: int) -> None:
-    most = max_values_per_column(columns, True)
-    held = _held_after_chunks(["words"] * columns, most // 4, 12)
-    promised = most_memory(columns)
-    assert promised / 4 < max(held) < promised <= SKETCH_BYTES
+    max_values = max_values_per_column(columns, True)
+    sizes = _measure_memory(["words"] * columns, max_values // 4, 12)
+    limit = max_memory(columns)
+    assert limit / 4 < max(sizes) < limit <= SKETCH_BYTES
 
 
 def test_pickled_sketch_is_no_larger_than_its_stated_bound() -> None:
     schema = Schema(tuple(Feature(f"x{at}", "string", (None,)) for at in range(3)))
     sketch = DatasetSketch(schema, ("train",))
     for chunk in range(5):
-        batch = pa.RecordBatch.from_arrays([_column("words", chunk, 2000)] * 3, names=schema.names)
+        batch = pa.RecordBatch.from_arrays(
+            [_new_values("words", chunk, 2000)] * 3, names=schema.names
+        )
         sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
-    promised = 3 * (SKETCH_FILE + max_values_per_column(3, True) * SKETCH_TEXT_FILE)
-    assert promised / 2 < len(pickle.dumps(sketch)) <= promised
+    limit = 3 * (SKETCH_FILE + max_values_per_column(3, True) * SKETCH_TEXT_FILE)
+    assert limit / 2 < len(pickle.dumps(sketch)) <= limit

@@ -1,4 +1,4 @@
-"""Statistics of a data set are read by split and feature, and survive the file that holds them."""
+"""Statistics are available by split and feature, and can be saved."""
 
 import json
 
@@ -16,7 +16,7 @@ SCHEMA = Schema((Feature("id", "int64", (), True), Feature("word", "string")), l
 
 @pytest.fixture(scope="module")
 def statistics() -> DatasetStatistics:
-    """Of 4 records in `train` and 2 in `test`."""
+    """Statistics of 4 records in `train` and 2 in `test`."""
     import numpy as np
 
     sketch = DatasetSketch(SCHEMA, ["train", "test"])
@@ -43,9 +43,9 @@ def test_figures_are_found_by_split_and_feature(statistics: DatasetStatistics) -
 
 def test_equal_statistics_are_equal_bytes(statistics: DatasetStatistics) -> None:
     data = statistics.to_bytes()
-    again = DatasetStatistics.from_bytes(data, schema=SCHEMA)
-    assert again.to_bytes() == data
-    assert again["test"]["id"].mean == statistics["test"]["id"].mean
+    loaded = DatasetStatistics.from_bytes(data, schema=SCHEMA)
+    assert loaded.to_bytes() == data
+    assert loaded["test"]["id"].mean == statistics["test"]["id"].mean
     assert DatasetStatistics(statistics.to_proto()).to_bytes() == data
 
 
@@ -55,9 +55,9 @@ def test_damaged_file_is_an_error_that_names_it() -> None:
 
 
 def test_selection_keeps_the_order_of_the_features(statistics: DatasetStatistics) -> None:
-    chosen = statistics.select(["train", "dev"], ["word", "id"])
-    assert list(chosen) == ["train"]
-    assert list(chosen["train"]) == ["word", "id"]
+    selection = statistics.select(["train", "dev"], ["word", "id"])
+    assert list(selection) == ["train"]
+    assert list(selection["train"]) == ["word", "id"]
     assert list(statistics.select(["test"])["test"]) == ["id", "word"]
     with pytest.raises(UsageError, match="no feature 'words'"):
         statistics.select(["train"], ["words"])

@@ -1,5 +1,6 @@
-"""Users normalize each joint of a robot by its own mean and quantiles, and get the same ones
-however the records were divided among threads and workers.
+"""Users can normalize each joint of a robot by its own mean and quantiles.
+
+The results do not depend on the division of the records among threads and workers.
 """
 
 import json
@@ -36,7 +37,7 @@ def figures_of(sketch: ElementSketch) -> list[Any]:
 
 
 def exact_moments(column: list[Fraction]) -> tuple[float, float]:
-    """The oracle: the mean and the variance as fractions, rounded once."""
+    """Returns the expected mean and variance, computed with fractions and rounded once."""
     mean = sum(column) / len(column)
     variance = sum(value * value for value in column) / len(column) - mean * mean
     try:
@@ -95,8 +96,8 @@ def test_merged_parts_equal_the_whole(dtype: str, seed: int, num_rows: int, num_
     keys = random.integers(0, 1 << 63, num_rows).astype(np.uint64)
     keys[::3] = keys[0]  # equal keys occur when records are shuffled by a column
     total = ElementSketch(1)
-    for part in np.array_split(random.permutation(num_rows), num_parts):
-        total.merge(pickle.loads(pickle.dumps(sketch_of(values[part], keys[part]))))
+    for rows in np.array_split(random.permutation(num_rows), num_parts):
+        total.merge(pickle.loads(pickle.dumps(sketch_of(values[rows], keys[rows]))))
     assert repr(figures_of(total)) == repr(figures_of(sketch_of(values, keys)))
 
 
@@ -111,7 +112,7 @@ def test_sample_is_bounded_and_does_not_depend_on_order() -> None:
         shuffled.add(values[order[block]], keys[order[block]])
     assert repr(figures_of(sketch)) == repr(figures_of(shuffled))
     assert sketch.sampled == 1 << 14
-    # the standard error of the share below a quantile is sqrt(p (1 - p) / sampled)
+    # The standard error of the share below a quantile is sqrt(p (1 - p) / sampled).
     for percent, quantiles in zip((1, 50, 99), sketch.quantiles(), strict=True):
         share = percent / 100
         error = np.sqrt(share * (1 - share) / sketch.sampled)
@@ -148,7 +149,7 @@ def test_sketches_of_different_sizes_are_dropped_in_any_order() -> None:
 
 @pytest.fixture(scope="module")
 def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set with vectors, lists of vectors, lists of one length, and lists of several."""
+    """A data set with vectors, lists of vectors, and lists of any length."""
     folder = tmp_path_factory.mktemp("robot")
     random = np.random.default_rng(7)
     records = 500
@@ -233,9 +234,9 @@ def test_normalization_of_vectors_is_ready_for_keras(robot: Path) -> None:
     normalized = np.asarray(layer(train.astype(np.float32)))
     assert normalized.mean(0) == pytest.approx(np.zeros(14), abs=1e-5)
     assert normalized.std(0) == pytest.approx(np.ones(14), abs=1e-5)
-    by_quantiles = keras.layers.Normalization(**dataset.normalization("action", by="quantiles"))
+    quantile_layer = keras.layers.Normalization(**dataset.normalization("action", by="quantiles"))
     low, high = np.percentile(
-        np.asarray(by_quantiles(train.astype(np.float32))), [1, 99], axis=0, method="inverted_cdf"
+        np.asarray(quantile_layer(train.astype(np.float32))), [1, 99], axis=0, method="inverted_cdf"
     )
     assert low == pytest.approx(-np.ones(14), abs=1e-4)
     assert high == pytest.approx(np.ones(14), abs=1e-4)
@@ -285,6 +286,6 @@ def test_elements_are_shown_by_stats_and_json(robot: Path) -> None:
     statistics = recordmill.open(robot).statistics
     assert "action[13]" in repr(statistics)
     document = json.loads(json.dumps(statistics.to_json()))
-    figures = {one["name"]: one for one in document["train"]["features"]}
+    figures = {feature["name"]: feature for feature in document["train"]["features"]}
     assert len(figures["action"]["elements"]["mean"]) == 14
     assert "elements" not in figures["ragged"]

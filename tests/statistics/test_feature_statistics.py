@@ -1,4 +1,4 @@
-"""Statistics of a feature have the figures of its elements, or none if they are damaged."""
+"""Statistics of a feature contain figures of its elements, unless these are damaged."""
 
 import itertools
 import json
@@ -29,9 +29,9 @@ def test_elements_in_another_form_are_ignored(text: str) -> None:
     assert ElementStatistics.from_json(text) is None
 
 
-@pytest.mark.parametrize("wrong", [5, [], [[1]], ["a"], None])
-def test_elements_with_a_wrong_array_are_ignored(wrong: Any) -> None:
-    document = {name: [1.0] for name in FIGURES} | {"sampled": 1, "q99": wrong}
+@pytest.mark.parametrize("invalid", [5, [], [[1]], ["a"], None])
+def test_elements_with_a_wrong_array_are_ignored(invalid: Any) -> None:
+    document = {name: [1.0] for name in FIGURES} | {"sampled": 1, "q99": invalid}
     assert ElementStatistics.from_json(json.dumps(document)) is None
 
 
@@ -55,30 +55,44 @@ def with_buckets(proto: Any, *edges: float) -> Any:
 
 def test_foreign_message_has_the_figures_that_it_contains() -> None:
     proto = with_buckets(numeric(mean=2.0, std_dev=0.5, min=1.0, max=3.0, num_zeros=1), 1, 2, 3)
-    found = FeatureStatistics.from_proto(proto)
-    assert (found.name, found.type, found.present, found.missing) == ("x", "FLOAT", 8, 2)
-    assert (found.min, found.max, found.mean, found.variance) == (1.0, 3.0, 2.0, 0.25)
-    assert found.quantiles == (1.0, 2.0, 3.0)
-    assert (found.distinct, found.distinct_error, found.top_values) == (None, None, {})
-    assert (found.colours, found.elements, found.sizes) == (None, None, None)
+    statistics = FeatureStatistics.from_proto(proto)
+    assert (statistics.name, statistics.type, statistics.present, statistics.missing) == (
+        "x",
+        "FLOAT",
+        8,
+        2,
+    )
+    assert (statistics.min, statistics.max, statistics.mean, statistics.variance) == (
+        1.0,
+        3.0,
+        2.0,
+        0.25,
+    )
+    assert statistics.quantiles == (1.0, 2.0, 3.0)
+    assert (statistics.distinct, statistics.distinct_error, statistics.top_values) == (
+        None,
+        None,
+        {},
+    )
+    assert (statistics.colours, statistics.elements, statistics.sizes) == (None, None, None)
 
 
 def test_message_without_finite_numbers_has_no_minimum() -> None:
     proto = numeric()
     proto.num_stats.histograms.add(num_nan=5)
-    found = FeatureStatistics.from_proto(proto)
-    assert (found.min, found.mean, found.quantiles) == (None, None, ())
-    assert (found.nans, found.finite) == (5, 3)
-    empty = FeatureStatistics.from_proto(statistics_pb2.FeatureNameStatistics(name="y"))
-    assert (empty.name, empty.values, empty.min) == ("y", 0, None)
+    statistics = FeatureStatistics.from_proto(proto)
+    assert (statistics.min, statistics.mean, statistics.quantiles) == (None, None, ())
+    assert (statistics.nans, statistics.finite) == (5, 3)
+    empty_statistics = FeatureStatistics.from_proto(statistics_pb2.FeatureNameStatistics(name="y"))
+    assert (empty_statistics.name, empty_statistics.values, empty_statistics.min) == ("y", 0, None)
 
 
 def test_exact_integers_replace_the_rounded_ones() -> None:
     proto = with_buckets(numeric("INT", min=-(2.0**63), max=2.0**53), 0, 1)
     proto.custom_stats.add(name="max", str=str(2**53 + 1))
-    found = FeatureStatistics.from_proto(proto)
-    assert (found.min, found.max) == (-(2**63), 2**53 + 1)
-    assert type(found.max) is int
+    statistics = FeatureStatistics.from_proto(proto)
+    assert (statistics.min, statistics.max) == (-(2**63), 2**53 + 1)
+    assert type(statistics.max) is int
 
 
 def test_name_is_the_last_step_of_the_path() -> None:
@@ -96,19 +110,19 @@ def elements(**changes: Any) -> str:
 
 
 def test_elements_have_the_shape_of_the_feature() -> None:
-    found = ElementStatistics.from_json(elements(), (1, 2))
-    assert found is not None
-    assert found.mean.shape == (1, 2)
-    assert np.isnan(found.mean[0, 1])
-    assert found.std_dev[0, 0] == 2
-    assert found.to_json()["std_dev"] == [[2.0, None]]
-    rows = found.rows("a")
+    statistics = ElementStatistics.from_json(elements(), (1, 2))
+    assert statistics is not None
+    assert statistics.mean.shape == (1, 2)
+    assert np.isnan(statistics.mean[0, 1])
+    assert statistics.std_dev[0, 0] == 2
+    assert statistics.to_json()["std_dev"] == [[2.0, None]]
+    rows = statistics.rows("a")
     assert [row[0] for row in rows] == ["a[0,0]", "a[0,1]"]
     assert rows[0][1:3] == ("4", "2")
     assert all(len(row) == len(ELEMENT_COLUMNS) for row in rows)
-    flat = ElementStatistics.from_json(elements(), (3,))
-    assert flat is not None
-    assert flat.mean.shape == (2,)
+    flat_statistics = ElementStatistics.from_json(elements(), (3,))
+    assert flat_statistics is not None
+    assert flat_statistics.mean.shape == (2,)
 
 
 def texts(*counts: int, values: int, exact: bool = True) -> FeatureStatistics:
@@ -128,34 +142,38 @@ def texts(*counts: int, values: int, exact: bool = True) -> FeatureStatistics:
 def test_share_of_values_that_are_not_listed_is_bounded() -> None:
     assert texts(3, 1, values=4).lists_all_values
     assert texts(3, 1, values=4).unlisted == 0
-    partial = texts(30, 10, values=100)
-    assert (partial.lists_all_values, partial.unlisted, partial.sampled) == (False, 0.1, None)
+    partial_list = texts(30, 10, values=100)
+    assert (partial_list.lists_all_values, partial_list.unlisted, partial_list.sampled) == (
+        False,
+        0.1,
+        None,
+    )
     assert texts(values=5).unlisted == 1
     assert not texts(values=0).lists_all_values
-    estimated = texts(50, values=100_000, exact=False)
-    assert estimated.sampled is not None
-    assert estimated.unlisted == 16 / estimated.sampled
+    estimates = texts(50, values=100_000, exact=False)
+    assert estimates.sampled is not None
+    assert estimates.unlisted == 16 / estimates.sampled
     assert not texts(4, values=4, exact=False).lists_all_values
 
 
-def row(found: FeatureStatistics, feature: Feature | None = None) -> dict[str, str]:
-    return dict(zip(COLUMNS, found.row(feature), strict=True))
+def row(statistics: FeatureStatistics, feature: Feature | None = None) -> dict[str, str]:
+    return dict(zip(COLUMNS, statistics.row(feature), strict=True))
 
 
 def test_row_shows_times_and_no_mean_of_class_numbers() -> None:
-    found = FeatureStatistics.from_proto(
+    statistics = FeatureStatistics.from_proto(
         with_buckets(numeric("INT", mean=1.23456789, std_dev=0.5, min=0, max=86400), 0, 86400)
     )
-    plain = row(found)
-    assert (plain["MISSING"], plain["MIN"], plain["MEAN"], plain["MAX"]) == ("20 %", "0", "1.2346", "86400")  # fmt: skip
-    times = row(found, Feature("x", "timestamp[s]"))
-    assert (times["MIN"], times["MEAN"], times["MAX"]) == (
+    plain_row = row(statistics)
+    assert (plain_row["MISSING"], plain_row["MIN"], plain_row["MEAN"], plain_row["MAX"]) == ("20 %", "0", "1.2346", "86400")  # fmt: skip
+    time_row = row(statistics, Feature("x", "timestamp[s]"))
+    assert (time_row["MIN"], time_row["MEAN"], time_row["MAX"]) == (
         "1970-01-01 00:00:00",
         "",
         "1970-01-02 00:00:00",
     )
-    classes = row(found, Feature("x", "int64", classes=("a",)))
-    assert (classes["MIN"], classes["MEAN"], classes["STD"], classes["MAX"]) == ("",) * 4
+    class_row = row(statistics, Feature("x", "int64", classes=("a",)))
+    assert (class_row["MIN"], class_row["MEAN"], class_row["STD"], class_row["MAX"]) == ("",) * 4
 
 
 def test_row_shows_the_most_frequent_values() -> None:
@@ -180,8 +198,8 @@ def test_value_is_formatted_by_its_feature() -> None:
 
 
 def test_summary_has_only_finite_figures() -> None:
-    found = FeatureStatistics.from_proto(
+    statistics = FeatureStatistics.from_proto(
         with_buckets(numeric(mean=float("inf"), std_dev=float("nan"), min=1.0, max=2.0), 1, 2)
     )
-    assert found.summary() == {"missing": 2, "min": 1.0, "max": 2.0}
-    json.dumps(found.to_json())
+    assert statistics.summary() == {"missing": 2, "min": 1.0, "max": 2.0}
+    json.dumps(statistics.to_json())

@@ -1,5 +1,6 @@
-"""Sums, quantiles and histograms of numbers are exact or within the stated error, in any order
-and division.
+"""Sums, quantiles and histograms of numbers are exact or within their error bound.
+
+They do not depend on the order and the division of the numbers.
 """
 
 import math
@@ -19,8 +20,8 @@ from recordmill.statistics.protobuf import _put_equal_widths
 FLOATS = st.lists(st.floats(width=64), max_size=60)
 
 
-def number_sketch(values: Any, dtype: Any, most_bins: int = 8192) -> NumberSketch:
-    sketch = NumberSketch(np.dtype(dtype).kind in "iu", most_bins)
+def number_sketch(values: Any, dtype: Any, max_bins: int = 8192) -> NumberSketch:
+    sketch = NumberSketch(np.dtype(dtype).kind in "iu", max_bins)
     sketch.add(np.array(values, dtype))
     return sketch
 
@@ -84,18 +85,24 @@ def test_uint64_above_int64_and_uint8_are_counted() -> None:
         5,
     )
     pixels = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
-    same = number_sketch(pixels, np.int64)
-    assert_same_numbers(number_sketch(pixels, np.uint8), same)
+    expected = number_sketch(pixels, np.int64)
+    assert_same_numbers(number_sketch(pixels, np.uint8), expected)
 
 
-def rank_error(values: Any, share: float, found: float) -> float:
-    """How far the rank of a quantile is from its share, of all values."""
-    below, upto = np.mean(values < found), np.mean(values <= found)
-    return float(max(below - share, share - upto, 0))
+def rank_error(values: Any, share: float, quantile: float) -> float:
+    """Returns the distance of a quantile's rank from its share.
+
+    The rank is a share of all values.
+    """
+    share_below, share_up_to = np.mean(values < quantile), np.mean(values <= quantile)
+    return float(max(share_below - share, share - share_up_to, 0))
 
 
 def large_column(name: str) -> Any:
-    """Values of more kinds than a sketch has bins, of the sort that columns of real tables have."""
+    """Returns a column with more distinct values than a sketch has bins.
+
+    The columns resemble columns of real tables.
+    """
     random, rows = np.random.default_rng(8), 200_000
     is_common = random.random(rows) < 0.5
     columns = {
@@ -138,7 +145,7 @@ def large_column(name: str) -> Any:
 LARGE = ["years", "dates", "dates, some missing", "latitudes", "zip codes", "money", "nanoseconds"]
 
 
-IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # much of them
+IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # half of the values are
 
 
 @pytest.mark.parametrize(
@@ -173,31 +180,31 @@ def test_histograms_of_large_numbers_in_a_narrow_range_are_right(name: str) -> N
     histogram = statistics_pb2.Histogram()
     _put_equal_widths(histogram, sketch)
     edges = [histogram.buckets[0].low_value, *(bucket.high_value for bucket in histogram.buckets)]
-    true, _ = np.histogram(values.astype(np.float64), edges)
-    found = [bucket.sample_count for bucket in histogram.buckets]
-    assert np.abs(np.array(found) - true).max() <= 0.005 * len(values)
+    expected, _ = np.histogram(values.astype(np.float64), edges)
+    counts = [bucket.sample_count for bucket in histogram.buckets]
+    assert np.abs(np.array(counts) - expected).max() <= 0.005 * len(values)
     assert name != "money" or sketch.quantile(0.2) == 0
 
 
 def test_quantiles_of_few_values_are_exact() -> None:
     values = np.random.default_rng(4).integers(-3000, 3000, 40_000)
     for scale, dtype in ((1, np.int64), (0.1, np.float64)):
-        some = (values * scale).astype(dtype)
-        sketch = number_sketch(some, dtype)
+        scaled = (values * scale).astype(dtype)
+        sketch = number_sketch(scaled, dtype)
         assert sketch.quantile_error == 0
         for share in np.linspace(0, 1, 21).tolist():
-            assert sketch.quantile(share) == np.quantile(some, share, method="inverted_cdf")
+            assert sketch.quantile(share) == np.quantile(scaled, share, method="inverted_cdf")
 
 
 @given(FLOATS, st.integers(0, 60), st.integers(2, 40))
 def test_bins_do_not_depend_on_division_or_merge_order(
-    values: list[float], at: int, bins: int
+    values: list[float], cut: int, bins: int
 ) -> None:
-    whole, one, other = (
-        number_sketch(some, np.float64, bins) for some in (values, values[:at], values[at:])
+    expected, first, second = (
+        number_sketch(part, np.float64, bins) for part in (values, values[:cut], values[cut:])
     )
-    both = number_sketch(values[at:], np.float64, bins)
-    both.add(np.array(values[:at]))
-    other.merge(one)
-    assert_same_numbers(whole, both)
-    assert_same_numbers(whole, other)
+    two_additions = number_sketch(values[cut:], np.float64, bins)
+    two_additions.add(np.array(values[:cut]))
+    second.merge(first)
+    assert_same_numbers(expected, two_additions)
+    assert_same_numbers(expected, second)

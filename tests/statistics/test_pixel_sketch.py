@@ -1,5 +1,6 @@
-"""Colour statistics equal what NumPy computes from the pixels, and do not depend on how the
-build ran.
+"""Colour statistics equal the figures that NumPy computes from the pixels.
+
+They do not depend on threads, shards or memory.
 """
 
 import io
@@ -28,7 +29,7 @@ SIDE = 9
 
 
 def pixels_of(data: bytes) -> Any:
-    """[pixels, 3], of 16 bits the upper 8."""
+    """Returns RGB pixels [pixels, 3]. Of 16-bit values, it keeps the upper 8 bits."""
     with PIL.Image.open(io.BytesIO(data)) as image:
         if image.mode.startswith("I"):
             image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -40,17 +41,17 @@ def sums_of(data: bytes) -> list[int]:
     return [len(pixels), *pixels.sum(0).tolist(), *(pixels**2).sum(0).tolist()]
 
 
-def encoded(number: int) -> bytes:
-    """A small image; of eight numbers each is of another format or of other colours."""
+def make_image(number: int) -> bytes:
+    """Returns a small image. Eight consecutive numbers have different formats or colour modes."""
     random = np.random.default_rng(number)
     colours = PIL.Image.fromarray(
         random.integers(0, 256, (SIDE, SIDE + number % 3, 3)).astype(np.uint8)
     )
-    wide = PIL.Image.fromarray(random.integers(0, 1 << 16, (SIDE, SIDE)).astype(np.uint16))
+    wide_image = PIL.Image.fromarray(random.integers(0, 1 << 16, (SIDE, SIDE)).astype(np.uint16))
     kinds: list[tuple[PIL.Image.Image, str]] = [
         *((colours, name) for name in ("JPEG", "PNG", "WEBP")),
         (colours.convert("L"), "PNG"),
-        (wide, "PNG"),
+        (wide_image, "PNG"),
         (colours.convert("P"), "GIF"),
         (colours.convert("CMYK"), "JPEG"),
         (colours.convert("RGBA"), "PNG"),
@@ -61,17 +62,17 @@ def encoded(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """64 images, some of them the same, one damaged behind its header."""
-    found = tmp_path_factory.mktemp("images")
+    """64 images. Some of them are equal."""
+    images = tmp_path_factory.mktemp("images")
     for number in range(64):
-        (found / f"class{number % 3}").mkdir(exist_ok=True)
-        (found / f"class{number % 3}" / f"{number}.jpg").write_bytes(encoded(number % 50))
-    return found
+        (images / f"class{number % 3}").mkdir(exist_ok=True)
+        (images / f"class{number % 3}" / f"{number}.jpg").write_bytes(make_image(number % 50))
+    return images
 
 
 def expected(images: list[bytes]) -> tuple[Any, Any]:
-    together = np.concatenate([pixels_of(data) for data in images])
-    return pytest.approx(together.mean(0), rel=1e-13), pytest.approx(together.std(0), rel=1e-12)
+    pixels = np.concatenate([pixels_of(data) for data in images])
+    return pytest.approx(pixels.mean(0), rel=1e-13), pytest.approx(pixels.std(0), rel=1e-12)
 
 
 def images_of(out: Path | str, split: str) -> list[bytes]:
@@ -82,7 +83,7 @@ def images_of(out: Path | str, split: str) -> list[bytes]:
 def test_pixel_sums_of_an_image_equal_those_of_numpy(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encoded(number)
+    data = make_image(number)
     assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
     monkeypatch.setattr("recordmill.records.images.pixels._BAND_PIXELS", 20)
     assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
@@ -91,11 +92,11 @@ def test_pixel_sums_of_an_image_equal_those_of_numpy(
 def test_invalid_or_too_large_image_has_no_pixel_sums(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    none = [0] * NUM_PIXEL_SUMS
-    for data in (b"", b"no image", encoded(0)[:-200], b"\x89PNG\r\n\x1a\n" + bytes(50)):
-        assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == none
+    no_sums = [0] * NUM_PIXEL_SUMS
+    for data in (b"", b"no image", make_image(0)[:-200], b"\x89PNG\r\n\x1a\n" + bytes(50)):
+        assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == no_sums
     monkeypatch.setattr("recordmill.records.images.pixels.MAX_DECODE_BYTES", SIDE * SIDE)
-    assert sum_encoded_pixels(np.frombuffer(encoded(1), np.uint8)).tolist() == none
+    assert sum_encoded_pixels(np.frombuffer(make_image(1), np.uint8)).tolist() == no_sums
 
 
 def test_colours_cover_all_images_if_the_check_decodes_them(folder: Path, tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_colours_cover_all_images_if_the_check_decodes_them(folder: Path, tmp_pa
         assert colours is not None
         assert (colours.images, colours.pixels) == (
             len(images),
-            sum(len(pixels_of(one)) for one in images),
+            sum(len(pixels_of(image)) for image in images),
         )
         assert (colours.mean, colours.std_dev) == expected(images)
 
@@ -117,32 +118,34 @@ def test_colours_cover_a_sample_that_depends_on_the_images_alone(
 ) -> None:
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3"}
     first = recordmill.build(folder, tmp_path / "0", threads=1, **options)
-    stored = (tmp_path / "0" / "statistics.pb").read_bytes()
+    expected_bytes = (tmp_path / "0" / "statistics.pb").read_bytes()
     recordmill.build(
         folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options
-    )  # by runs
+    )  # sorts the records
     monkeypatch.setattr("recordmill.statistics.pixel_sketch.MAX_PENDING_BYTES", 0)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_FILES", 5)
     recordmill.build(folder, tmp_path / "2", **options)
     for number in (1, 2):
-        assert (tmp_path / str(number) / "statistics.pb").read_bytes() == stored
-    assert recordmill.stats(first.out, recount=True).to_bytes() == stored
+        assert (tmp_path / str(number) / "statistics.pb").read_bytes() == expected_bytes
+    assert recordmill.stats(first.out, recount=True).to_bytes() == expected_bytes
     images = images_of(first.out, "train")
     colours = recordmill.open(first.out).statistics["train"]["image"].colours
     assert colours is not None
     counts = Counter(images)
-    chosen = sorted(counts, key=_hash)[
-        : max(sum(_hash(one) <= (1 << 64) // 256 for one in counts), 4)
+    sampled_images = sorted(counts, key=_hash)[
+        : max(sum(_hash(image) <= (1 << 64) // 256 for image in counts), 4)
     ]
-    sample = [one for one in chosen for _ in range(counts[one])]
+    sample = [image for image in sampled_images for _ in range(counts[image])]
     assert 4 <= colours.images == len(sample) < len(images)
     assert (colours.mean, colours.std_dev) == expected(sample)
-    # and it is said
+    # The commands and the report show the size of the sample.
     assert run(["stats", str(first.out), "--quiet"]) == 0
     assert f"colours of {colours.images} decoded" in capfd.readouterr().out
     assert run(["stats", str(first.out), "--quiet", "--json"]) == 0
-    about = {one["name"]: one for one in json.loads(capfd.readouterr().out)["train"]["features"]}
-    assert about["image"]["colours"]["mean"] == list(colours.mean)
+    features = {
+        image["name"]: image for image in json.loads(capfd.readouterr().out)["train"]["features"]
+    }
+    assert features["image"]["colours"]["mean"] == list(colours.mean)
     summary = first.manifest.statistics["splits"]["train"]["image"]
     assert summary["decoded_images"] == colours.images
     report = recordmill.open(first.out).report()
@@ -155,28 +158,31 @@ def test_normalization_of_images_has_mean_and_variance_per_channel(
     folder: Path, tmp_path: Path
 ) -> None:
     recordmill.build(folder, tmp_path / "out", check="decode")
-    found = recordmill.open(tmp_path / "out").normalization("image")
+    arguments = recordmill.open(tmp_path / "out").normalization("image")
     mean, deviation = expected(images_of(tmp_path / "out", "train"))
-    assert found["axis"] == -1
-    assert found["mean"] == mean
-    assert [math.sqrt(one) for one in found["variance"]] == deviation
+    assert arguments["axis"] == -1
+    assert arguments["mean"] == mean
+    assert [math.sqrt(variance) for variance in arguments["variance"]] == deviation
 
 
 def _hash(data: bytes) -> int:
     return int(hash_texts(np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)]))[0])
 
 
-VALUES = [encoded(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\x1a\n", b"GIF89a"]
+VALUES = [make_image(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\x1a\n", b"GIF89a"]
 
 
-def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
-    sketch = PixelSketch(3, 8, waiting_bytes)
+def sketch_of(values: list[int], max_pending_bytes: int, step: int) -> PixelSketch:
+    sketch = PixelSketch(3, 8, max_pending_bytes)
     for at in range(0, len(values), step):
-        some = [VALUES[number] for number in values[at : at + step]]
-        ends = np.cumsum([len(one) for one in some])
-        hashes = np.array([_hash(one) for one in some], np.uint64)
+        images = [VALUES[number] for number in values[at : at + step]]
+        ends = np.cumsum([len(image) for image in images])
+        hashes = np.array([_hash(image) for image in images], np.uint64)
         sketch.add(
-            hashes, np.frombuffer(b"".join(some), np.uint8), np.concatenate([[0], ends[:-1]]), ends
+            hashes,
+            np.frombuffer(b"".join(images), np.uint8),
+            np.concatenate([[0], ends[:-1]]),
+            ends,
         )
     return sketch
 
@@ -190,28 +196,30 @@ def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
     st.sampled_from([2, 6, 1 << 20]),
 )
 def test_merged_image_samples_equal_the_sample_of_all(
-    values: list[int], at: int, step: int, waiting: int, share: int
+    values: list[int], cut: int, step: int, max_pending_bytes: int, share: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pixel_sketch, "_SAMPLE_HASH", np.uint64(((1 << 64) - 1) // share))
-        whole, one, other = (
-            sketch_of(some, waiting, step)
-            for some in (values, values[at:], list(reversed(values[:at])))
+        expected_sketch, first, second = (
+            sketch_of(numbers, max_pending_bytes, step)
+            for numbers in (values, values[cut:], list(reversed(values[:cut])))
         )
-        again = pickle.loads(pickle.dumps(sketch_of(values[at:], waiting, step)))
-        again.merge(sketch_of(values[:at], waiting, step))
-        one.merge(other)
+        copied = pickle.loads(pickle.dumps(sketch_of(values[cut:], max_pending_bytes, step)))
+        copied.merge(sketch_of(values[:cut], max_pending_bytes, step))
+        first.merge(second)
         counts = Counter(_hash(VALUES[number]) for number in values)
-        near = sum(hashed <= ((1 << 64) - 1) // share for hashed in counts)
-        kept = sorted(counts)[: min(max(near, 3), 8)]
-        total = whole.total()
-        for sketch in (whole, one, again):
+        num_below_limit = sum(value_hash <= ((1 << 64) - 1) // share for value_hash in counts)
+        expected_hashes = sorted(counts)[: min(max(num_below_limit, 3), 8)]
+        total = expected_sketch.total()
+        for sketch in (expected_sketch, first, copied):
             assert sketch.total() == total
-            assert {each: image.count for each, image in sketch._images.items()} == {
-                each: counts[each] for each in kept
+            assert {image_hash: image.count for image_hash, image in sketch._images.items()} == {
+                image_hash: counts[image_hash] for image_hash in expected_hashes
             }
         sums = {
             _hash(value): sum_encoded_pixels(np.frombuffer(value, np.uint8)) for value in VALUES
         }
-        pixels = sum(counts[each] * int(sums[each][0]) for each in kept)
+        pixels = sum(
+            counts[image_hash] * int(sums[image_hash][0]) for image_hash in expected_hashes
+        )
         assert pixels == (0 if total is None else total.pixels)

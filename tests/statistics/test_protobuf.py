@@ -1,4 +1,4 @@
-"""TensorFlow's tools read the statistics of a sketch, and its numbers are those of the records."""
+"""TensorFlow's tools read the statistics of a sketch, with the numbers of the records."""
 
 import json
 from typing import Any
@@ -127,41 +127,45 @@ def custom(proto: Any) -> dict[str, Any]:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=30))
 def test_figures_of_integers_are_exact(values: list[int | None]) -> None:
     proto = message_of(Feature("x", "int64"), values)
-    stats, present = proto.num_stats, [value for value in values if value is not None]
+    stats, present_values = proto.num_stats, [value for value in values if value is not None]
     common = stats.common_stats
     assert (common.num_non_missing, common.num_missing) == (
-        len(present),
-        len(values) - len(present),
+        len(present_values),
+        len(values) - len(present_values),
     )
     assert proto.type == INT
-    if not present:
+    if not present_values:
         assert not stats.histograms
         return
     texts = custom(proto)
-    assert int(texts.get("min", stats.min)) == min(present)
-    assert int(texts.get("max", stats.max)) == max(present)
-    assert stats.num_zeros == present.count(0)
-    assert texts["distinct"] == len(set(present))
+    assert int(texts.get("min", stats.min)) == min(present_values)
+    assert int(texts.get("max", stats.max)) == max(present_values)
+    assert stats.num_zeros == present_values.count(0)
+    assert texts["distinct"] == len(set(present_values))
     top = {bucket.label: bucket.sample_count for bucket in texts["top_values"].buckets}
-    assert top == {str(value): present.count(value) for value in present}
+    assert top == {str(value): present_values.count(value) for value in present_values}
     for histogram in stats.histograms:
         total = sum(bucket.sample_count for bucket in histogram.buckets)
-        assert total == pytest.approx(len(present))
+        assert total == pytest.approx(len(present_values))
 
 
 def test_numbers_that_are_not_finite_are_counted_apart() -> None:
     values = [float("nan"), float("inf"), float("-inf"), float("inf"), 1.0, 3.0]
     proto = message_of(Feature("x", "float64"), values)
-    stats, more = proto.num_stats, custom(proto)
+    stats, custom_stats = proto.num_stats, custom(proto)
     assert (stats.min, stats.max, stats.mean) == (1.0, 3.0, 2.0)
-    assert (more["plus_infinities"], more["minus_infinities"], more["variance"]) == (2, 1, 1.0)
+    assert (
+        custom_stats["plus_infinities"],
+        custom_stats["minus_infinities"],
+        custom_stats["variance"],
+    ) == (2, 1, 1.0)
     assert [histogram.num_nan for histogram in stats.histograms] == [1, 1]
-    assert "min" not in more
+    assert "min" not in custom_stats
 
 
 def test_values_without_a_finite_number_have_a_histogram_without_buckets() -> None:
     stats = message_of(Feature("x", "float32"), [float("nan")] * 3).num_stats
-    assert [(one.num_nan, len(one.buckets)) for one in stats.histograms] == [(3, 0)]
+    assert [(item.num_nan, len(item.buckets)) for item in stats.histograms] == [(3, 0)]
     assert not message_of(Feature("x", "float32"), [None]).num_stats.histograms
 
 
@@ -175,11 +179,11 @@ def test_range_beyond_float64_has_no_histogram_of_equal_widths() -> None:
 
 
 def test_many_different_floats_are_not_listed_but_those_of_few_values_are() -> None:
-    few = custom(message_of(Feature("x", "float32"), [0.5, 0.25] * 5))
-    assert [bucket.label for bucket in few["top_values"].buckets] == ["0.25", "0.5"]
-    many = custom(message_of(Feature("x", "float32"), list(range(257))))
-    assert "top_values" not in many
-    assert many["distinct"] == 257
+    stats_of_few = custom(message_of(Feature("x", "float32"), [0.5, 0.25] * 5))
+    assert [bucket.label for bucket in stats_of_few["top_values"].buckets] == ["0.25", "0.5"]
+    stats_of_many = custom(message_of(Feature("x", "float32"), list(range(257))))
+    assert "top_values" not in stats_of_many
+    assert stats_of_many["distinct"] == 257
 
 
 def test_texts_are_listed_by_frequency_then_by_bytes() -> None:
@@ -197,11 +201,11 @@ def test_texts_are_listed_by_frequency_then_by_bytes() -> None:
 
 def test_all_values_of_a_label_are_listed() -> None:
     values = [number for number in range(1100) for _ in range(2)]
-    listed = [
+    counts = [
         len(custom(message_of(Feature("x", "int64"), values, label))["top_values"].buckets)
         for label in (None, "x")
     ]
-    assert listed[0] < listed[1] == 1100
+    assert counts[0] < counts[1] == 1100
 
 
 def test_lengths_of_lists_and_sizes_of_bytes_are_summarized() -> None:
@@ -214,8 +218,14 @@ def test_lengths_of_lists_and_sizes_of_bytes_are_summarized() -> None:
     assert len(custom(lists)["lengths"].buckets) == 120
     stats = message_of(Feature("x", "bytes"), [b"", b"abc"]).bytes_stats
     assert (stats.min_num_bytes, stats.max_num_bytes_int, stats.avg_num_bytes) == (0, 3, 1.5)
-    fixed = message_of(Feature("x", "float32", (2, 3)), [[0.0] * 6] * 2).num_stats.common_stats
-    assert (fixed.min_num_values, fixed.max_num_values, fixed.tot_num_values) == (6, 6, 12)
+    fixed_stats = message_of(
+        Feature("x", "float32", (2, 3)), [[0.0] * 6] * 2
+    ).num_stats.common_stats
+    assert (fixed_stats.min_num_values, fixed_stats.max_num_values, fixed_stats.tot_num_values) == (
+        6,
+        6,
+        12,
+    )
 
 
 def test_elements_of_arrays_are_json_without_negative_zeros() -> None:
@@ -237,8 +247,8 @@ def test_equal_records_in_another_order_have_equal_bytes(values: list[str], data
     feature, keys = Feature("x", "string"), np.arange(len(values), dtype=np.uint64)
     order = np.array(data.draw(st.permutations(range(len(values)))))
     sketch = DatasetSketch(Schema((feature,)), ("train",))
-    cut = len(values) // 2
-    for rows in (order[:cut], order[cut:]):
+    middle = len(values) // 2
+    for rows in (order[:middle], order[middle:]):
         batch = pa.record_batch({"x": pa.array([values[row] for row in rows], pa.large_string())})
         sketch.add(batch, keys[rows])
     assert to_bytes(to_proto(sketch)) == to_bytes(to_proto(sketch_of(feature, values)))

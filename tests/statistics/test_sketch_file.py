@@ -74,23 +74,23 @@ def statistics_bytes(sketch: DatasetSketch) -> bytes:
 
 @pytest.mark.parametrize("max_values", [4096, 8])
 @settings(deadline=None, max_examples=40)
-@given(old=st.lists(RECORDS, max_size=30), new=st.lists(RECORDS, max_size=30))
+@given(old_records=st.lists(RECORDS, max_size=30), new_records=st.lists(RECORDS, max_size=30))
 def test_saved_sketch_that_is_merged_equals_the_sketch_of_all_records(
-    max_values: int, old: list[dict[str, Any]], new: list[dict[str, Any]]
+    max_values: int, old_records: list[dict[str, Any]], new_records: list[dict[str, Any]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recordmill.statistics.dataset_sketch.MAX_VALUES", max_values)
         patch.setattr("recordmill.statistics.dataset_sketch.MIN_VALUES", max_values)
-        everything = sketch_of([*old, *new], 0, SCHEMA, SPLITS)
-        saved = sketch_of(old, 0, SCHEMA, SPLITS).to_bytes()
+        expected = sketch_of([*old_records, *new_records], 0, SCHEMA, SPLITS)
+        saved_bytes = sketch_of(old_records, 0, SCHEMA, SPLITS).to_bytes()
         total = DatasetSketch(SCHEMA, SPLITS)
-        total.merge(DatasetSketch.from_bytes(saved))
-        total.merge(sketch_of(new, len(old), SCHEMA, SPLITS))
-        assert total.to_bytes() == everything.to_bytes()
-        assert statistics_bytes(total) == statistics_bytes(everything)
-        # A second append reads what the first one has saved.
-        again = DatasetSketch.from_bytes(total.to_bytes())
-        assert again.to_bytes() == everything.to_bytes()
+        total.merge(DatasetSketch.from_bytes(saved_bytes))
+        total.merge(sketch_of(new_records, len(old_records), SCHEMA, SPLITS))
+        assert total.to_bytes() == expected.to_bytes()
+        assert statistics_bytes(total) == statistics_bytes(expected)
+        # A second append reads the sketch that the first one saved.
+        loaded = DatasetSketch.from_bytes(total.to_bytes())
+        assert loaded.to_bytes() == expected.to_bytes()
 
 
 def random_records(count: int) -> list[dict[str, Any]]:
@@ -120,26 +120,28 @@ def test_sketch_of_fewer_features_and_splits_merges_into_a_coarser_one(
     for name in ("_MAX_TEXTS_IN_SKETCH", "_MAX_NUMBERS_IN_SKETCH"):
         monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", 3000)
     features = [*SCHEMA, *(Feature(f"new {number}", "int64") for number in range(30))]
-    wider = Schema(tuple(features), label="class")
+    wider_schema = Schema(tuple(features), label="class")
     records = random_records(2400)
-    saved = sketch_of(records[:1200], 0, SCHEMA, ("train",)).to_bytes()
-    total = DatasetSketch(wider, SPLITS)
-    total.merge(DatasetSketch.from_bytes(saved))
-    total.merge(sketch_of(records[1200:], 1200, wider, SPLITS))
-    everything = DatasetSketch(wider, SPLITS)
-    batch = pa.RecordBatch.from_pylist(records, to_arrow(wider))
+    saved_bytes = sketch_of(records[:1200], 0, SCHEMA, ("train",)).to_bytes()
+    total = DatasetSketch(wider_schema, SPLITS)
+    total.merge(DatasetSketch.from_bytes(saved_bytes))
+    total.merge(sketch_of(records[1200:], 1200, wider_schema, SPLITS))
+    expected = DatasetSketch(wider_schema, SPLITS)
+    batch = pa.RecordBatch.from_pylist(records, to_arrow(wider_schema))
     keys = np.arange(2400).astype(np.uint64)
     splits = np.where(keys < 1200, 0, keys % 2).astype(np.int64)
-    everything.add(batch, keys, splits)
+    expected.add(batch, keys, splits)
     assert total.features[0][2].values.max_values < 1200  # type: ignore[union-attr]
-    assert total.to_bytes() == everything.to_bytes()
+    assert total.to_bytes() == expected.to_bytes()
 
 
 def test_numbers_of_a_fixed_length_merge_into_lists() -> None:
-    fixed, lists = (Schema((Feature("x", "int32", shape),)) for shape in ((3,), (None,)))
-    total = DatasetSketch(lists, ("train",))
-    total.merge(sketch_of([{"x": [1, 2, 3]}] * 4, 0, fixed, ("train",)))
-    total.merge(sketch_of([{"x": [5]}], 4, lists, ("train",)))
+    fixed_schema, list_schema = (
+        Schema((Feature("x", "int32", shape),)) for shape in ((3,), (None,))
+    )
+    total = DatasetSketch(list_schema, ("train",))
+    total.merge(sketch_of([{"x": [1, 2, 3]}] * 4, 0, fixed_schema, ("train",)))
+    total.merge(sketch_of([{"x": [5]}], 4, list_schema, ("train",)))
     (feature,) = DatasetStatistics.from_sketch(total)["train"].values()
     assert (feature.present, feature.values, feature.mean) == (5, 13, 29 / 13)
     assert feature.distinct is None
@@ -147,6 +149,10 @@ def test_numbers_of_a_fixed_length_merge_into_lists() -> None:
 
 def test_damaged_sketch_file_is_an_error_that_names_it() -> None:
     data = sketch_of(random_records(5), 0, SCHEMA, SPLITS).to_bytes()
-    for damaged in (b"", data[: len(data) // 2], data.replace(b"numbers/keys", b"numbers/k_ys")):
+    for damaged_data in (
+        b"",
+        data[: len(data) // 2],
+        data.replace(b"numbers/keys", b"numbers/k_ys"),
+    ):
         with pytest.raises(DataError, match=r"out/sketch\.arrow"):
-            DatasetSketch.from_bytes(damaged, "out/sketch.arrow")
+            DatasetSketch.from_bytes(damaged_data, "out/sketch.arrow")

@@ -1,4 +1,4 @@
-"""Distinct values and their counts are exact while all are kept, and then estimated."""
+"""Distinct values and their counts are exact below a limit, and estimated above it."""
 
 from collections import Counter
 
@@ -24,14 +24,14 @@ def _hashes(texts: list[bytes]) -> list[int]:
 
 def test_text_hashes_differ_for_each_flipped_bit_and_equal_the_pinned_ones() -> None:
     texts = [bytes(range(size)) for size in range(70)]
-    flipped = [
+    flipped_texts = [
         bytes([*text[:at], text[at] ^ (1 << bit), *text[at + 1 :]])
         for text in texts
         for at in range(len(text))
         for bit in range(8)
     ]
-    every = {*texts, *flipped}
-    assert len(set(_hashes(sorted(every)))) == len(every)
+    all_texts = {*texts, *flipped_texts}
+    assert len(set(_hashes(sorted(all_texts)))) == len(all_texts)
     assert _hashes([b"", b"a", b"train", b"sixteen letters.", b"seventeen letters"]) == PINNED
 
 
@@ -48,23 +48,27 @@ def test_distinct_count_is_exact_up_to_the_limit_and_estimated_above() -> None:
     for count in (0, 1, 300, 4096, 4097, 200_000):
         sketch = ValueSketch(4096)
         hashes = hash_numbers(np.arange(count) * 7919)
-        for some in np.array_split(hashes, 5):
-            sketch.add(np.ascontiguousarray(some))
+        for part in np.array_split(hashes, 5):
+            sketch.add(np.ascontiguousarray(part))
         assert sketch.is_complete == (count <= 4096)
         assert abs(sketch.distinct() - count) <= (0 if sketch.is_complete else 4 * count / 64)
         assert len(sketch.smallest()[0]) == min(count, 4096)
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(0, 200))
-def test_counts_of_kept_values_are_exact(values: list[int], most: int, at: int) -> None:
+def test_counts_of_kept_values_are_exact(values: list[int], max_values: int, cut: int) -> None:
     hashes = hash_numbers(np.array(values, np.int64))
-    whole, one, other = ValueSketch(most), ValueSketch(most), ValueSketch(most)
-    for sketch, some in ((whole, hashes), (one, hashes[:at]), (other, hashes[at:])):
-        sketch.add(np.ascontiguousarray(some))
-    one.merge(other)
+    total_sketch, first, second = (
+        ValueSketch(max_values),
+        ValueSketch(max_values),
+        ValueSketch(max_values),
+    )
+    for sketch, part in ((total_sketch, hashes), (first, hashes[:cut]), (second, hashes[cut:])):
+        sketch.add(np.ascontiguousarray(part))
+    first.merge(second)
     expected = Counter(hashes.tolist())
-    for sketch in (whole, one):
-        kept, counts = sketch.smallest()
-        assert kept.tolist() == sorted(expected)[:most]
-        assert counts.tolist() == [expected[each] for each in kept.tolist()]
-        assert sketch.is_complete == (len(expected) <= most)
+    for sketch in (total_sketch, first):
+        value_hashes, counts = sketch.smallest()
+        assert value_hashes.tolist() == sorted(expected)[:max_values]
+        assert counts.tolist() == [expected[value_hash] for value_hash in value_hashes.tolist()]
+        assert sketch.is_complete == (len(expected) <= max_values)
