@@ -1,4 +1,7 @@
-"""Wrong arguments of public functions are explained by name and type, and other errors stay."""
+"""Wrong arguments of public functions are explained by name and type.
+
+Other errors pass unchanged.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def test_other_errors_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "fitting", "others"),
+    ("annotation", "fitting_values", "unfitting_values"),
     [
         (int, [1, True, np.int64(3), np.array(3)], ["1", 1.5, None, [1], np.array([1, 2])]),
         (float, [1, 1.5, np.float32(2)], ["1", None, [1.0]]),
@@ -102,11 +105,11 @@ def test_other_errors_stay_as_they_are() -> None:
     ],
 )
 def test_value_fits_an_annotation_if_it_can_be_converted(
-    annotation: Any, fitting: list[object], others: list[object]
+    annotation: Any, fitting_values: list[object], unfitting_values: list[object]
 ) -> None:
-    for value in fitting:
+    for value in fitting_values:
         assert _fits(value, annotation), value
-    for value in others:
+    for value in unfitting_values:
         assert not _fits(value, annotation), value
 
 

@@ -1,6 +1,4 @@
-"""Progress is displayed with the time left, and a progress function receives it and may end the
-run.
-"""
+"""Progress is displayed with the remaining time, within the width of the terminal."""
 
 import os
 import pty
@@ -24,9 +22,9 @@ def test_progress_line_never_reaches_the_edge_of_the_terminal(
     progress.advance(123_456_789, rejects=98_765)
     with os.fdopen(child, "w") as terminal, Display(progress, stream=terminal):
         time.sleep(0.5)  # the line appears after 0.2 s
-        shown = os.read(parent, 100_000).decode()
+        output = os.read(parent, 100_000).decode()
     os.close(parent)
-    lines = [line for line in re.split(r"[\r\n]", shown) if line.strip()]
+    lines = [line for line in re.split(r"[\r\n]", output) if line.strip()]
     assert lines[0].startswith("writing shards 123,456,789 of")
     assert max(map(len, lines)) < columns
 

@@ -1,4 +1,4 @@
-"""Parsed documents are converted to their types, and an error names the field and its value."""
+"""Parsed documents are converted to their types, and errors name the field."""
 
 import contextlib
 import math
@@ -114,10 +114,10 @@ def test_place_of_a_parsed_part_follows_the_place_of_its_field() -> None:
         with pytest.raises(InvalidValueError) as caught:
             convert(kind, [1, "x"], "rules.age")
         assert caught.value.place == "rules.age[1]"
-    named = Annotated[Any, Parse(lambda value: convert(Mapping[str, int], value))]
+    mapping_kind = Annotated[Any, Parse(lambda value: convert(Mapping[str, int], value))]
     for place, expected in (("rules", "rules.a"), ("", "a")):
         with pytest.raises(InvalidValueError) as caught:
-            convert(named, {"a": "x"}, place)
+            convert(mapping_kind, {"a": "x"}, place)
         assert caught.value.place == expected
 
 

@@ -1,4 +1,4 @@
-"""Errors keep their message and its options when they are sent to another process."""
+"""Errors keep their message and its options in another process."""
 
 import pickle
 
@@ -23,8 +23,8 @@ def test_pickled_error_keeps_its_text_and_options(error: RecordmillError) -> Non
     assert type(received) is type(error)
     assert str(received) == str(error)
     received_text, text = (
-        render(one, lambda mention: f"--{mention.name} {mention.value}")
-        for one in (received, error)
+        render(item, lambda mention: f"--{mention.name} {mention.value}")
+        for item in (received, error)
     )
     assert received_text == text
     assert "--" in text

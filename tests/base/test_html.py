@@ -10,7 +10,7 @@ from recordmill.base.html import cell_text, escape, section, table
 
 
 class Tags(HTMLParser):
-    """Collects the tags and the text of a page."""
+    """The tags and the text of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

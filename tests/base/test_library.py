@@ -112,14 +112,14 @@ def test_missing_library_is_an_error_with_a_remedy(
 
 def test_environment_selects_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECORDMILL_NATIVE", raising=False)
-    loaded = []
-    real = ctypes.CDLL
+    names = []
+    load_original = ctypes.CDLL
 
     def load(path: str) -> ctypes.CDLL:
-        loaded.append(Path(path).name)
-        return real(path)
+        names.append(Path(path).name)
+        return load_original(path)
 
     monkeypatch.setattr(library.ctypes, "CDLL", load)
     monkeypatch.setenv("RECORDMILL_NATIVE_LEVEL", "0")
     load_library()
-    assert loaded == ["librecordmill.so"]
+    assert names == ["librecordmill.so"]

@@ -1,5 +1,6 @@
-"""A step of this process receives the objects of its run; a step of another process gets its own
-counters.
+"""A step of the same process receives the objects of its run.
+
+A step in another process has its own counters.
 """
 
 import pickle
@@ -17,7 +18,7 @@ class Value:
     pass
 
 
-def in_another_process(program: str, pickled: bytes) -> str:
+def run_in_child(program: str, pickled: bytes) -> str:
     return subprocess.run(
         [
             sys.executable,
@@ -42,7 +43,7 @@ def test_handle_loads_the_same_object_and_does_not_keep_it_alive() -> None:
 
 def test_handle_finds_nothing_in_another_process() -> None:
     value = Value()
-    assert in_another_process("print(value.find())", pickle.dumps(LocalValue.of(value))) == "None\n"
+    assert run_in_child("print(value.find())", pickle.dumps(LocalValue.of(value))) == "None\n"
 
 
 def test_progress_unpickled_in_the_same_process_is_the_same_object() -> None:
@@ -55,4 +56,4 @@ def test_progress_unpickled_in_another_process_counts_from_zero() -> None:
     progress.advance(records=3)
     progress.cancel()
     program = "value.advance(records=1); print(value.records)"
-    assert in_another_process(program, pickle.dumps(progress)) == "1\n"
+    assert run_in_child(program, pickle.dumps(progress)) == "1\n"

@@ -1,4 +1,4 @@
-"""Processors are counted within the affinity mask and the CPU quota of the container."""
+"""Processors are counted within the affinity mask and the container's CPU quota."""
 
 import os
 from pathlib import Path

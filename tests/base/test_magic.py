@@ -1,4 +1,7 @@
-"""Formats are detected from the first bytes of a file, and text is not taken for another format."""
+"""Formats are detected from the first bytes of a file.
+
+Text is not mistaken for another format.
+"""
 
 import io
 import zipfile
@@ -96,17 +99,17 @@ def _parquet() -> bytes:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_written_file_is_detected_and_has_a_remedy(data: bytes, name: str) -> None:
-    found = sniff_file_format(data[:FORMAT_HEAD_BYTES])
-    assert found is not None
-    assert found.name == name
-    assert found.description
+    file_format = sniff_file_format(data[:FORMAT_HEAD_BYTES])
+    assert file_format is not None
+    assert file_format.name == name
+    assert file_format.description
     assert needs_random_access(data)
 
 
 def test_compressed_files_are_read_from_start_to_end() -> None:
-    found = sniff_file_format(zstd(b"a"))
-    assert found is not None
-    assert (found.name, found.description) == ("zstd", "")
+    file_format = sniff_file_format(zstd(b"a"))
+    assert file_format is not None
+    assert (file_format.name, file_format.description) == ("zstd", "")
     assert not needs_random_access(zstd(b"a"))
     assert not needs_random_access(bytes(40))
 

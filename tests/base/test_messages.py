@@ -1,4 +1,4 @@
-"""Messages keep their options through fields, joins and pickles, and never show a password."""
+"""Messages keep their options in fields, joins and pickles, and never show passwords."""
 
 import pickle
 from pathlib import Path
@@ -34,9 +34,9 @@ def test_option_in_a_nested_message_is_shown_in_the_requested_spelling() -> None
 
 def test_pickled_message_keeps_its_options() -> None:
     message = Message("use {seed}", seed=option("seed", 7))
-    again = pickle.loads(pickle.dumps(message))
-    assert render(again, as_flag) == "use --seed 7"
-    assert again == message
+    unpickled = pickle.loads(pickle.dumps(message))
+    assert render(unpickled, as_flag) == "use --seed 7"
+    assert unpickled == message
 
 
 def test_field_that_looks_like_a_template_is_shown_as_it_is() -> None:
@@ -95,11 +95,11 @@ def flag(option: OptionMention) -> str:
 
 
 @given(st.text(), st.text())
-def test_text_of_a_field_is_never_searched(before: str, text: str) -> None:
-    template = before.replace("{", "{{").replace("}", "}}") + "{text} {seed}"
+def test_text_of_a_field_is_never_searched(prefix: str, text: str) -> None:
+    template = prefix.replace("{", "{{").replace("}", "}}") + "{text} {seed}"
     message = Message(template, text=text, seed=SEED)
-    assert str(message) == f"{before}{text} seed=3"
-    assert message.render(flag) == f"{before}{text} --seed"
+    assert str(message) == f"{prefix}{text} seed=3"
+    assert message.render(flag) == f"{prefix}{text} --seed"
 
 
 def test_object_with_a_message_becomes_its_message() -> None:

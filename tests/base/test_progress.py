@@ -16,33 +16,33 @@ from recordmill.base.progress import Progress, RunCancelled, to_progress
 
 
 def test_progress_function_receives_updates_and_its_exception_ends_the_run(tmp_path):
-    out, built, read = tmp_path / "out", [], []
-    recordmill.build({"x": np.arange(1000)}, out, progress=built.append)
-    recordmill.read(out, tmp_path / "table", to="npy", progress=read.append)
-    for phase, last in (("write", built[-1]), ("convert", read[-1])):
+    out, build_updates, read_updates = tmp_path / "out", [], []
+    recordmill.build({"x": np.arange(1000)}, out, progress=build_updates.append)
+    recordmill.read(out, tmp_path / "table", to="npy", progress=read_updates.append)
+    for phase, last in (("write", build_updates[-1]), ("convert", read_updates[-1])):
         assert (last.phase, last.done, last.total, last.unit) == (phase, 1000, 1000, "records")
         assert "1,000 of 1,000 (100 %)" in last.text
-    for looks, phase in (
+    for inspect_data_set, phase in (
         (recordmill.verify, "verify"),
         (recordmill.inspect, "convert"),
         (partial(recordmill.stats, recount=True), "convert"),
         (recordmill.check, "convert"),
         (partial(recordmill.report, out=tmp_path / "report.html", overwrite=True), "convert"),
     ):
-        seen = []
-        looks(out, progress=seen.append)
-        assert seen[-1].phase == phase
+        updates = []
+        inspect_data_set(out, progress=updates.append)
+        assert updates[-1].phase == phase
         with pytest.raises(recordmill.UsageError, match="progress is 5; give a function"):
-            looks(out, progress=5)
+            inspect_data_set(out, progress=5)
 
-    called = threading.Event()
+    was_called = threading.Event()
 
     def stop(update):
-        called.set()
+        was_called.set()
         raise KeyError(update.phase)
 
     def rows():
-        assert called.wait(60)
+        assert was_called.wait(60)
         yield {"x": 1}
 
     with pytest.raises(KeyError, match="plan"):
@@ -51,9 +51,12 @@ def test_progress_function_receives_updates_and_its_exception_ends_the_run(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("ends", "raised"), [(None, KeyError), (RunCancelled("x"), KeyError), (OSError(), OSError)]
+    ("run_error", "expected"),
+    [(None, KeyError), (RunCancelled("x"), KeyError), (OSError(), OSError)],
 )
-def test_error_of_a_run_takes_precedence_over_the_exception_of_the_progress_function(ends, raised):
+def test_error_of_a_run_takes_precedence_over_the_exception_of_the_progress_function(
+    run_error, expected
+):
     def stop(update):
         raise KeyError(update.phase)
 
@@ -62,10 +65,10 @@ def test_error_of_a_run_takes_precedence_over_the_exception_of_the_progress_func
         with Display(progress, quiet=True):
             while progress.error is None:
                 time.sleep(0.01)
-            if ends is not None:
-                raise ends
+            if run_error is not None:
+                raise run_error
 
-    with pytest.raises(raised):
+    with pytest.raises(expected):
         run()
 
 
@@ -77,7 +80,7 @@ def test_new_stage_has_fresh_counters_and_the_same_stage_keeps_them() -> None:
     assert (progress.total, progress.records, progress.rejects) == (10, 3, 2)
     progress.begin("parse", unit="files")
     assert (progress.total, progress.records, progress.unit) == (None, 0, "files")
-    assert progress.rejects == 2  # of the run
+    assert progress.rejects == 2  # rejects are counted for the complete run
 
 
 def test_counts_of_threads_are_summed() -> None:
@@ -120,7 +123,7 @@ def test_pickled_progress_is_the_same_object_in_this_process() -> None:
     data = pickle.dumps(progress)
     assert pickle.loads(data) is progress
     del progress
-    received = pickle.loads(data)  # as in another process, which has no such object
+    received = pickle.loads(data)  # another process has no such object, either
     assert isinstance(received, Progress)
     assert received.records == 0
 

@@ -1,5 +1,6 @@
-"""SipHash and SplitMix64 return the published values, so other programs compute the same keys
-and random shares.
+"""SipHash and SplitMix64 return the published values.
+
+Other programs can thus compute the same keys and random shares.
 """
 
 import numpy as np
@@ -43,8 +44,8 @@ def test_random_shares_are_the_upper_53_bits_of_splitmix64() -> None:
 
 
 def test_siphash_returns_the_reference_vectors() -> None:
-    # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs
-    # of 0, 8 and 15 bytes 00 01 02 ...
+    # From appendix A of the SipHash paper and the vectors of its reference code. The key is
+    # 00 01 .. 0f. The inputs are 0, 8 and 15 bytes 00 01 02 ...
     key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
     data = np.array([*range(8), *range(15)], np.uint8)
     out = hash_bytes(key, data, np.array([0, 0, 8]), np.array([0, 8, 15]))

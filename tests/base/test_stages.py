@@ -11,7 +11,7 @@ from recordmill.base.stages import STAGES, StageClock, measure_stages, time_stag
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The times that the clock reads, the next one first."""
+    """The times that the clock returns, in order."""
     times: list[float] = []
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: times.pop(0)))
     return times

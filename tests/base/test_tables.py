@@ -1,4 +1,4 @@
-"""Tables on screens fit the terminal, and pipes get complete lines."""
+"""Tables fit the terminal, and pipes receive complete lines."""
 
 import os
 import pty
@@ -24,8 +24,8 @@ ROWS = [
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_table_on_a_terminal_is_no_wider_than_the_terminal(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    main, end = pty.openpty()
-    with os.fdopen(main), os.fdopen(end, "w") as terminal:
+    parent, child = pty.openpty()
+    with os.fdopen(parent), os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         lines = table_lines(HEADER, ROWS, ("MEAN",))
     assert max(map(len, lines)) <= columns
@@ -49,18 +49,18 @@ def test_statistics_screen_shows_class_names_times_and_unique_values(tmp_path):
     }
     result = recordmill.build(pa.table(rows), tmp_path / "out", label="kind", quiet=True)
     assert "  classes: cat 20 (50 %), dog 10 (25 %), owl 10 (25 %)" in build_summary(result)
-    said = "\n".join(recordmill.stats(tmp_path / "out").lines())
-    assert "cat (20, 50 %), dog (10, 25 %), owl (10, 25 %)" in said
-    assert "1970-01-04 00:00:00" in said
-    assert "1970-01-02 00:00:00 (10, 25 %)" in said
-    assert "each once" in said
-    assert said == "\n".join(recordmill.stats(tmp_path / "out", recount=True).lines())
+    text = "\n".join(recordmill.stats(tmp_path / "out").lines())
+    assert "cat (20, 50 %), dog (10, 25 %), owl (10, 25 %)" in text
+    assert "1970-01-04 00:00:00" in text
+    assert "1970-01-02 00:00:00 (10, 25 %)" in text
+    assert "each once" in text
+    assert text == "\n".join(recordmill.stats(tmp_path / "out", recount=True).lines())
 
 
 def _lines_on_terminal(columns, monkeypatch, make_lines):
     monkeypatch.setenv("COLUMNS", str(columns))
-    main, end = pty.openpty()
-    with os.fdopen(main), os.fdopen(end, "w") as terminal:
+    parent, child = pty.openpty()
+    with os.fdopen(parent), os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         return list(make_lines())
 
@@ -76,21 +76,21 @@ def test_screens_of_stats_and_inspect_lose_no_character_at_any_width(
         "text": [f"{n} {'words ' * n}" for n in range(40)],
     }
     recordmill.build(pa.table(rows), tmp_path / "out", quiet=True)
-    wide = recordmill.stats(tmp_path / "out")
+    statistics = recordmill.stats(tmp_path / "out")
     summary = recordmill.inspect(tmp_path / "out")
-    for make_lines in (wide.lines, lambda: inspect_lines(summary)):
+    for make_lines in (statistics.lines, lambda: inspect_lines(summary)):
         pipe_lines = list(make_lines())
         lines = _lines_on_terminal(columns, monkeypatch, make_lines)
         monkeypatch.undo()
-        if make_lines == wide.lines:
+        if make_lines == statistics.lines:
             assert max(map(len, lines)) <= columns
         for column in ("MAX", "SIZE", "STORED AS", "PRESENT", "EXAMPLES", "MOST FREQUENT"):
             if any(column in line for line in pipe_lines):
                 assert all(word in " ".join(lines).split() for word in column.split())
-        shown = Counter("".join(lines))
-        expected = Counter("".join(pipe_lines))
-        del shown[" "], expected[" "]
-        assert not expected - shown
+        characters = Counter("".join(lines))
+        expected_characters = Counter("".join(pipe_lines))
+        del characters[" "], expected_characters[" "]
+        assert not expected_characters - characters
 
 
 def test_screens_show_sizes_with_units_and_float32_with_its_own_digits(tmp_path):

@@ -1,5 +1,6 @@
-"""`thread_map` keeps results and errors in order, with bounded work in progress; signals wait
-for critical steps.
+"""`thread_map` keeps results and errors in order, with bounded work in progress.
+
+Signals wait for the end of critical steps.
 """
 
 import os
@@ -26,39 +27,41 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes
 
 
 def test_script_that_leaves_iterators_open_exits_without_output() -> None:
-    ended = run_python("-c", LEFT_OPEN)
-    assert (ended.stdout, ended.stderr) == ("", "")
+    process = run_python("-c", LEFT_OPEN)
+    assert (process.stdout, process.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("room", [1, 10, 1000])
-def test_thread_map_holds_no_more_bytes_in_progress_than_max_bytes(threads: int, room: int) -> None:
+@pytest.mark.parametrize("max_bytes", [1, 10, 1000])
+def test_thread_map_holds_no_more_bytes_in_progress_than_max_bytes(
+    threads: int, max_bytes: int
+) -> None:
     weights = [3, 9, 1, 1, 1, 12, 4, 4, 2, 30, 1, 1, 10, 5] * 5
     lock = threading.Lock()
-    held, most, over = 0, 0, []
+    bytes_in_progress, max_in_progress, violations = 0, 0, []
 
     def work(item: tuple[int, int]) -> tuple[int, int]:
-        nonlocal held, most
+        nonlocal bytes_in_progress, max_in_progress
         with lock:
-            held += item[1]
-            most = max(most, held)
-            if held > room and held != item[1]:
-                over.append(item)
+            bytes_in_progress += item[1]
+            max_in_progress = max(max_in_progress, bytes_in_progress)
+            if bytes_in_progress > max_bytes and bytes_in_progress != item[1]:
+                violations.append(item)
         return item
 
     def results() -> Iterator[tuple[int, int]]:
-        nonlocal held
+        nonlocal bytes_in_progress
         for item in thread_map(
-            work, enumerate(weights), threads, item_bytes=lambda item: item[1], max_bytes=room
+            work, enumerate(weights), threads, item_bytes=lambda item: item[1], max_bytes=max_bytes
         ):
             yield item
             with lock:
-                held -= item[1]
+                bytes_in_progress -= item[1]
 
     assert list(results()) == list(enumerate(weights))
-    assert not over
-    assert most <= max(room, 30)
-    assert held == 0
+    assert not violations
+    assert max_in_progress <= max(max_bytes, 30)
+    assert bytes_in_progress == 0
 
 
 def test_thread_map_raises_an_error_after_the_results_before_it() -> None:
@@ -67,123 +70,123 @@ def test_thread_map_raises_an_error_after_the_results_before_it() -> None:
             raise ValueError("three")
         return item
 
-    found = thread_map(work, range(10), 3, item_bytes=lambda _: 5, max_bytes=11)
-    assert [next(found), next(found), next(found)] == [0, 1, 2]
+    results = thread_map(work, range(10), 3, item_bytes=lambda _: 5, max_bytes=11)
+    assert [next(results), next(results), next(results)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
-        next(found)
+        next(results)
 
 
 def test_prefetch_one_makes_the_next_item_while_one_is_used() -> None:
-    made, asked, closed = [], threading.Event(), []
+    item_threads, is_prefetched, close_calls = [], threading.Event(), []
 
     def items() -> Iterator[int]:
         try:
             for item in range(4):
-                made.append(threading.current_thread())
+                item_threads.append(threading.current_thread())
                 if item == 1:
-                    asked.set()
+                    is_prefetched.set()
                 yield item
             raise ValueError("four")
         finally:
-            closed.append(True)
+            close_calls.append(True)
 
-    found = prefetch_one(items())
-    assert next(found) == 0
-    assert asked.wait(10)  # nobody asked for it
-    assert [next(found), next(found), next(found)] == [1, 2, 3]
+    results = prefetch_one(items())
+    assert next(results) == 0
+    assert is_prefetched.wait(10)  # the item was not requested yet
+    assert [next(results), next(results), next(results)] == [1, 2, 3]
     with pytest.raises(ValueError, match="four"):
-        next(found)
-    assert closed
-    assert len({*made}) == 1
-    assert made[0] is not threading.current_thread()
-    assert not made[0].is_alive()
+        next(results)
+    assert close_calls
+    assert len({*item_threads}) == 1
+    assert item_threads[0] is not threading.current_thread()
+    assert not item_threads[0].is_alive()
 
 
 def test_prefetch_one_leaves_no_thread_after_it_is_closed() -> None:
-    made = []
+    item_threads = []
 
     def items() -> Iterator[int]:
         while True:
-            made.append(threading.current_thread())
-            yield len(made)
+            item_threads.append(threading.current_thread())
+            yield len(item_threads)
 
-    found = prefetch_one(items())
-    assert next(found) == 1
-    found.close()  # type: ignore[attr-defined]
-    assert not made[0].is_alive()
-    assert len(made) <= 2
+    results = prefetch_one(items())
+    assert next(results) == 1
+    results.close()  # type: ignore[attr-defined]
+    assert not item_threads[0].is_alive()
+    assert len(item_threads) <= 2
 
 
 def test_delay_signals_delivers_the_first_signal_at_the_end_and_the_second_at_once() -> None:
-    before, done = signal.getsignal(signal.SIGINT), []
+    handler, completed = signal.getsignal(signal.SIGINT), []
 
-    def stopped(times: int) -> None:
+    def send_signals(times: int) -> None:
         with delay_signals():
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
-            done.append(times)
+            completed.append(times)
 
     for times in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            stopped(times)
-    assert done == [1]
-    assert signal.getsignal(signal.SIGINT) is before
+            send_signals(times)
+    assert completed == [1]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
-def stopped_in(work: Callable[[], object], progress: Progress) -> None:
-    """Runs work, and stops it as Ctrl-C does as soon as it has begun."""
+def interrupt_work(work: Callable[[], object], progress: Progress) -> None:
+    """Runs `work`, and interrupts it at its start as Ctrl-C does."""
     pid = os.getpid()
 
-    def interrupted() -> None:
+    def interrupt_and_work() -> None:
         os.kill(pid, signal.SIGINT)
         work()
 
     with pytest.raises(KeyboardInterrupt):
-        run_stoppable(interrupted, progress)
+        run_stoppable(interrupt_and_work, progress)
 
 
 def test_stop_does_not_wait_for_a_blocked_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_MAX_STOP_WAIT_SEC", 0.3)
-    goes, ended, found = threading.Event(), threading.Event(), []
+    may_continue, has_ended, errors = threading.Event(), threading.Event(), []
 
     def hold() -> None:
-        goes.wait(60)
+        may_continue.wait(60)
         try:
             progress.begin_commit()
         except BaseException as error:
-            found.append(error)
-        ended.set()
+            errors.append(error)
+        has_ended.set()
 
     progress = Progress()
-    stopped_in(hold, progress)
-    assert not ended.is_set()
-    goes.set()
-    assert ended.wait(60)
-    assert [type(error) for error in found] == [RunCancelled]
+    interrupt_work(hold, progress)
+    assert not has_ended.is_set()
+    may_continue.set()
+    assert has_ended.wait(60)
+    assert [type(error) for error in errors] == [RunCancelled]
     assert not progress.is_committing
 
 
 def test_stop_waits_for_a_commit_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_MAX_STOP_WAIT_SEC", 0.1)
-    ended, progress = threading.Event(), Progress()
+    has_ended, progress = threading.Event(), Progress()
 
     def commit() -> None:
         time.sleep(1)
-        ended.set()
+        has_ended.set()
 
     progress.begin_commit()
-    stopped_in(commit, progress)
-    assert ended.is_set()
+    interrupt_work(commit, progress)
+    assert has_ended.is_set()
 
 
 def test_error_of_a_thread_is_raised_instead_of_its_copy() -> None:
-    """Beam's runners report the text of an error in one of their own."""
     progress, cause = Progress(), ValueError("the cause")
 
     def work() -> None:
         progress.fail(cause)
+        # Beam's runners raise their own error with the text of the cause.
         raise RuntimeError("the cause")
 
-    with pytest.raises(ValueError, match="the cause") as raised:
+    with pytest.raises(ValueError, match="the cause") as raised_error:
         run_stoppable(work, progress)
-    assert raised.value is cause
+    assert raised_error.value is cause

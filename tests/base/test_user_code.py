@@ -1,4 +1,4 @@
-"""Functions of users are loaded from files, and their errors name the line of the file."""
+"""Users' functions are loaded from files, and their errors name the line."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Text that is not UTF-8 is found at the same byte as by Python, also line by line."""
+"""Invalid UTF-8 is found at the same byte as by Python.
+
+This also holds for a search line by line.
+"""
 
 import numpy as np
 from hypothesis import example, given

@@ -27,7 +27,7 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "texts"),
     [
         (
             {"features": {"fare": {"present": 0.9}}},
@@ -88,23 +88,27 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
     ],
     ids=range(17),
 )
-def test_each_rule_finds_its_violations(rules: dict[str, Any], said: list[str]) -> None:
+def test_each_rule_finds_its_violations(rules: dict[str, Any], texts: list[str]) -> None:
     fitted = read_rules(rules).fit_to_schema(SCHEMA, ("train", "test"))
-    found = list(find_violations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
-    assert len(found) == len(said), list(map(str, found))
-    for one, text in zip(found, said, strict=True):
-        assert text in str(one)
-        assert one.remedy
-        assert None not in (one.figure, one.threshold)
-        assert isinstance(one.to_json()["figure"], int | float | str)
+    violations = list(find_violations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
+    assert len(violations) == len(texts), list(map(str, violations))
+    for violation, text in zip(violations, texts, strict=True):
+        assert text in str(violation)
+        assert violation.remedy
+        assert None not in (violation.figure, violation.threshold)
+        assert isinstance(violation.to_json()["figure"], int | float | str)
 
 
 def test_values_rule_finds_other_values_if_not_all_are_counted() -> None:
-    many = {"fare": [1.0] * 9000, "carrier": [0] * 9000, "city": [f"city {n}" for n in range(9000)]}
+    columns = {
+        "fare": [1.0] * 9000,
+        "carrier": [0] * 9000,
+        "city": [f"city {n}" for n in range(9000)],
+    }
     fitted = read_rules({"features": {"city": {"values": ["city 1"]}}}).fit_to_schema(SCHEMA)
-    (found,) = find_violations(statistics({"train": many}), SCHEMA, fitted)
-    assert isinstance(found.figure, float)
-    assert found.figure > 0.9
+    (violation,) = find_violations(statistics({"train": columns}), SCHEMA, fitted)
+    assert isinstance(violation.figure, float)
+    assert violation.figure > 0.9
 
 
 WIDE = Schema(
@@ -121,7 +125,7 @@ WIDE = Schema(
 
 
 @pytest.mark.parametrize(
-    ("rules", "said", "is_judged"),
+    ("rules", "text", "is_judged"),
     [
         (
             {"features": {"code": {"shares": {7: [0, 0.1]}}}},
@@ -173,7 +177,7 @@ WIDE = Schema(
     ],
 )
 def test_rule_passes_only_if_the_statistics_can_decide_it(
-    rules: dict[str, Any], said: str | None, is_judged: bool, monkeypatch: pytest.MonkeyPatch
+    rules: dict[str, Any], text: str | None, is_judged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_LABEL_VALUES", 4096)
     numbers, sketch = np.arange(10_000), DatasetSketch(WIDE, ["train"])
@@ -186,13 +190,15 @@ def test_rule_passes_only_if_the_statistics_can_decide_it(
         "city": pa.array(np.where(numbers % 2, "Rom", numbers.astype("U"))),
     }
     sketch.add(pa.RecordBatch.from_pydict(columns).cast(to_arrow(WIDE)), numbers.astype("u8"))
-    found = list(
+    violations = list(
         find_violations(
             DatasetStatistics.from_sketch(sketch), WIDE, read_rules(rules).fit_to_schema(WIDE)
         )
     )
-    assert [one.is_judged for one in found] == ([] if said is None else [is_judged])
-    assert said is None or said in str(found[0])
+    assert [violation.is_judged for violation in violations] == (
+        [] if text is None else [is_judged]
+    )
+    assert text is None or text in str(violations[0])
     with pytest.raises(UsageError, match="features: flag: 'maybe' is neither true nor false"):
         read_rules({"features": {"flag": {"values": ["maybe"]}}}).fit_to_schema(WIDE)
 
@@ -217,8 +223,8 @@ def test_remedy_of_a_range_rule_selects_the_violating_records(
     )
     sketch.add(batch, np.arange(2).astype("u8"))
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
-    (one,) = find_violations(DatasetStatistics.from_sketch(sketch), schema, rules)
-    condition = ast.literal_eval(one.remedy.partition("where=")[2].partition(")`")[0])
+    (violation,) = find_violations(DatasetStatistics.from_sketch(sketch), schema, rules)
+    condition = ast.literal_eval(violation.remedy.partition("where=")[2].partition(")`")[0])
     assert Predicate(condition).evaluate(batch).tolist() == [False, True]
 
 
@@ -232,8 +238,8 @@ def test_expectation_error_lists_all_violations(tmp_path: Path) -> None:
     ):
         check_expectations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, rules)
     check_expectations(statistics({"train": TEST}), SCHEMA, Rules())
-    for given in ({"leakage": {"records": 0}}, {"duplicates": {"keys": ["city"]}}):
+    for document in ({"leakage": {"records": 0}}, {"duplicates": {"keys": ["city"]}}):
         with pytest.raises(
             UsageError, match="compares records with each other after they are written"
         ):
-            read_expectations(given)
+            read_expectations(document)

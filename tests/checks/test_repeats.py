@@ -1,5 +1,6 @@
-"""Duplicate records are those that Python's sets find, and near pairs those that comparing all
-pairs finds.
+"""Duplicate records and near pairs equal the results of simple algorithms.
+
+Python's sets find the same duplicates. A comparison of all pairs finds the same near pairs.
 """
 
 import os
@@ -18,33 +19,38 @@ from recordmill.checks.repeats import ContentDigests, RepeatCounts, find_near_pa
 from recordmill.records.images.similarity import MAX_HASH_DISTANCE
 
 
-def repeated(
+def count_repeats(
     records: list[tuple[bytes, int]], splits: int, memory_bytes: int, expected: int | None = None
 ) -> RepeatCounts:
-    """Of (content, split) in order, added in portions."""
+    """Returns the repeats of (content, split) records, which are added in small batches."""
     table = ContentDigests(splits, len(records) if expected is None else expected, memory_bytes)
     try:
         for split in range(splits):
-            own = [(number, content) for number, (content, at) in enumerate(records) if at == split]
-            for first in range(0, len(own), 7):
-                some = own[first : first + 7]
-                data = np.frombuffer(b"".join(content for _, content in some) or b"\0", np.uint8)
-                ends = np.cumsum([len(content) for _, content in some])
-                rows = table.digests(data, ends - [len(content) for _, content in some], ends)
-                table.add(rows, np.array([number for number, _ in some]), split)
+            split_records = [
+                (number, content) for number, (content, at) in enumerate(records) if at == split
+            ]
+            for first in range(0, len(split_records), 7):
+                batch = split_records[first : first + 7]
+                data = np.frombuffer(b"".join(content for _, content in batch) or b"\0", np.uint8)
+                ends = np.cumsum([len(content) for _, content in batch])
+                rows = table.digests(data, ends - [len(content) for _, content in batch], ends)
+                table.add(rows, np.array([number for number, _ in batch]), split)
         return table.find_repeats()
     finally:
         table.close()
 
 
-def by_sets(
+def count_with_sets(
     records: list[tuple[bytes, int]], splits: int
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
     contents = [[content for content, at in records if at == split] for split in range(splits)]
-    within = {split: len(own) - len(Counter(own)) for split, own in enumerate(contents)}
+    within = {
+        split: len(split_contents) - len(Counter(split_contents))
+        for split, split_contents in enumerate(contents)
+    }
     between = {
-        (one, other): sum(content in set(contents[one]) for content in contents[other])
-        for one, other in permutations(range(splits), 2)
+        (first, second): sum(content in set(contents[first]) for content in contents[second])
+        for first, second in permutations(range(splits), 2)
     }
     return {at: n for at, n in within.items() if n}, {at: n for at, n in between.items() if n}
 
@@ -56,15 +62,17 @@ CONTENTS = st.lists(
 
 @given(CONTENTS, st.booleans())
 def test_duplicates_equal_those_of_python_sets(
-    records: list[tuple[bytes, int]], is_parted: bool
+    records: list[tuple[bytes, int]], has_partitions: bool
 ) -> None:
-    found = repeated(records, 3, 400 if is_parted else 1 << 20)
-    assert (found.within_splits, found.between_splits) == by_sets(records, 3)
-    for (one, other), pairs in found.example_pairs.items():
+    repeat_counts = count_repeats(records, 3, 400 if has_partitions else 1 << 20)
+    assert (repeat_counts.within_splits, repeat_counts.between_splits) == count_with_sets(
+        records, 3
+    )
+    for (first_split, second_split), pairs in repeat_counts.example_pairs.items():
         for first, second in pairs:
             assert records[first][0] == records[second][0]
-            assert (records[first][1], records[second][1]) == (one, other)
-            assert one != other or first < second
+            assert (records[first][1], records[second][1]) == (first_split, second_split)
+            assert first_split != second_split or first < second
 
 
 def test_digests_of_little_memory_are_in_files_without_names_until_the_table_is_closed(
@@ -83,7 +91,7 @@ def test_digests_of_little_memory_are_in_files_without_names_until_the_table_is_
     assert table.find_repeats().within_splits == {0: 100}
     table.close()
     assert len(os.listdir("/dev/fd")) == open_files
-    assert repeated(records, 2, 1 << 20) == repeated(records, 2, 4096)
+    assert count_repeats(records, 2, 1 << 20) == count_repeats(records, 2, 4096)
 
 
 def test_digests_depend_on_a_secret_of_the_table() -> None:
@@ -93,16 +101,15 @@ def test_digests_depend_on_a_secret_of_the_table() -> None:
     assert rows[0]["high"] != rows[1]["high"]
 
 
-# Near pairs of hashes
-def found_in(hashes: U64) -> list[tuple[int, int]]:
+def near_pairs(hashes: U64) -> list[tuple[int, int]]:
     return [
         pair
-        for one, other in find_near_pairs(hashes)
-        for pair in zip(one.tolist(), other.tolist(), strict=True)
+        for first, second in find_near_pairs(hashes)
+        for pair in zip(first.tolist(), second.tolist(), strict=True)
     ]
 
 
-def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
+def compare_all_pairs(hashes: U64) -> set[tuple[int, int]]:
     bits = np.unpackbits(hashes.view(np.uint8), axis=1).astype(np.float32)
     distances = bits @ (1 - bits.T) + (1 - bits) @ bits.T
     return {
@@ -111,48 +118,51 @@ def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
     }
 
 
-def with_copies(
-    count: int, copies: int, most_bits: int, seed: int
+def hashes_with_copies(
+    count: int, copies: int, max_changed_bits: int, seed: int
 ) -> tuple[U64, set[tuple[int, int]]]:
-    """Random hashes, of which the last ones are others of them with some bits changed; and these
-    pairs.
+    """Returns random hashes and the pairs of each copy with its original.
+
+    The last `copies` hashes are copies of others with up to `most_bits` changed bits.
     """
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, (count, 4), dtype=np.uint64)
     sources = random.permutation(count - copies)[:copies]
     for source, at in zip(sources.tolist(), range(count - copies, count), strict=True):
         hashes[at] = hashes[source]
-        for bit in random.choice(256, random.integers(0, most_bits + 1), replace=False).tolist():
+        for bit in random.choice(
+            256, random.integers(0, max_changed_bits + 1), replace=False
+        ).tolist():
             hashes[at, bit >> 6] ^= np.uint64(1) << np.uint64(bit & 63)
     return hashes, set(zip(sources.tolist(), range(count - copies, count), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_near_pairs_equal_those_of_comparing_all_pairs(seed: int) -> None:
-    hashes, _ = with_copies(600, 250, 32, seed)
-    hashes[:40] &= np.uint64(0x8000000000000001)  # images that are plain in most parts
+    hashes, _ = hashes_with_copies(600, 250, 32, seed)
+    hashes[:40] &= np.uint64(0x8000000000000001)  # images with large plain areas
     hashes[40:44] = hashes[44]
-    found = found_in(hashes)
-    assert len(found) == len(set(found))
-    assert set(found) == by_brute_force(hashes)
-    assert len(found) > 300
+    pairs = near_pairs(hashes)
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == compare_all_pairs(hashes)
+    assert len(pairs) > 300
 
 
 def test_near_pairs_are_yielded_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_PAIRS_PER_BLOCK", 7)
     hashes = np.zeros((50, 4), np.uint64)
-    found = found_in(hashes)
-    assert sorted(found) == [(i, j) for i in range(50) for j in range(i + 1, 50)]
-    assert max(len(one) for one, _ in find_near_pairs(hashes)) == 7
+    pairs = near_pairs(hashes)
+    assert sorted(pairs) == [(i, j) for i in range(50) for j in range(i + 1, 50)]
+    assert max(len(first) for first, _ in find_near_pairs(hashes)) == 7
 
 
 def test_near_pairs_of_at_most_two_hashes() -> None:
     for count in range(3):
-        assert found_in(np.zeros((count, 4), np.uint64)) == [(0, 1)] * (count == 2)
+        assert near_pairs(np.zeros((count, 4), np.uint64)) == [(0, 1)] * (count == 2)
 
 
 @pytest.mark.sweep
 def test_near_pairs_of_fifty_thousand_hashes_are_the_planted_ones() -> None:
-    hashes, copies = with_copies(50_000, 20_000, MAX_HASH_DISTANCE, 7)
-    found = found_in(hashes)
-    assert set(found) == copies  # of random ones none is near another
+    hashes, copies = hashes_with_copies(50_000, 20_000, MAX_HASH_DISTANCE, 7)
+    pairs = near_pairs(hashes)
+    assert set(pairs) == copies  # random hashes are never near each other

@@ -1,6 +1,4 @@
-"""Rules: valid and refused files, what a schema contributes, and the violations that they find
-in a data set.
-"""
+"""Rules are read from files or dicts, and invalid ones are refused."""
 
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from recordmill.schemas.feature import Feature, Schema
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("features: {fair: {min: 0}}", "no feature 'fair'.*did you mean fare"),
         ("featurs: {}", "has no 'featurs': one of features, .*; did you mean features"),
@@ -65,9 +63,9 @@ from recordmill.schemas.feature import Feature, Schema
     ],
     ids=range(29),
 )
-def test_invalid_rules_are_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_rules_are_refused_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(text)
-    with pytest.raises(UsageError, match=said) as error:
+    with pytest.raises(UsageError, match=message) as error:
         read_rules(tmp_path / "rules.yaml").fit_to_schema(SCHEMA, ("train", "test"))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600

@@ -27,22 +27,28 @@ def test_schema_contributes_domains_presence_and_comparators() -> None:
     assert rules.for_feature("fare").drift == Threshold(pytest.approx(0.03))  # type: ignore[arg-type]
     assert rules.for_feature("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
     assert rules.drift == Thresholds(None, None, None, None)
-    found = [str(one) for one in find_violations(statistics({"train": TRAIN}), SCHEMA, rules)]
-    assert ["presence" in found[0], "smallest value is 0" in found[1], "largest" in found[2]] == [
-        True
-    ] * 3
-    assert "such as 'Oslo', are not among the expected ones, above 10 %" in found[4]
-    changes = [str(one) for one in find_schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
+    violations = [
+        str(item) for item in find_violations(statistics({"train": TRAIN}), SCHEMA, rules)
+    ]
+    assert [
+        "presence" in violations[0],
+        "smallest value is 0" in violations[1],
+        "largest" in violations[2],
+    ] == [True] * 3
+    assert "such as 'Oslo', are not among the expected ones, above 10 %" in violations[4]
+    changes = [str(item) for item in find_schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
     assert any(
-        "feature 'age': schema: is in schema.pbtxt, but not in the data set" in one
-        for one in changes
+        "feature 'age': schema: is in schema.pbtxt, but not in the data set" in item
+        for item in changes
     )
-    assert any("'carrier': schema: is new" in one for one in changes)
-    assert any("'fare': schema: is float64, and in schema.pbtxt float32" in one for one in changes)
+    assert any("'carrier': schema: is new" in item for item in changes)
+    assert any(
+        "'fare': schema: is float64, and in schema.pbtxt float32" in item for item in changes
+    )
 
 
 def test_schema_changes_are_named() -> None:
-    other = Schema(
+    old_schema = Schema(
         (
             Feature("fare", "float64", required=True),
             Feature("carrier", "int64", (2,), required=True, classes=("B6", "UA")),
@@ -52,10 +58,10 @@ def test_schema_changes_are_named() -> None:
         ),
         label="city",
     )
-    found = [str(one) for one in find_schema_changes(SCHEMA, other, "old")]
-    assert len(found) == 4
-    assert "may be missing, and is required in old" in found[0]
-    assert "is int64, and in old int64 [2]" in found[1]
-    assert "has the classes UA, B6, EV, and in old B6, UA" in found[2]
-    assert "is the label in old, and here 'carrier' is" in found[3]
+    changes = [str(change) for change in find_schema_changes(SCHEMA, old_schema, "old")]
+    assert len(changes) == 4
+    assert "may be missing, and is required in old" in changes[0]
+    assert "is int64, and in old int64 [2]" in changes[1]
+    assert "has the classes UA, B6, EV, and in old B6, UA" in changes[2]
+    assert "is the label in old, and here 'carrier' is" in changes[3]
     assert list(find_schema_changes(SCHEMA, SCHEMA, "itself")) == []

@@ -1,4 +1,4 @@
-"""Values of options are parsed and typed, and an option without effect is refused by name."""
+"""Values of options are parsed and typed, and options without effect are refused."""
 
 import inspect
 from typing import Any
@@ -37,7 +37,7 @@ def test_unknown_or_wrong_value_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "given", "message"),
+    ("call", "options", "message"),
     [
         ("build", {"shuffle": False, "seed": 3}, "seed= and shuffle=False exclude each other"),
         ("build", {"split_by": "a"}, "split_by= needs splits="),
@@ -45,10 +45,10 @@ def test_unknown_or_wrong_value_is_refused() -> None:
     ],
 )
 def test_option_without_effect_is_refused_by_name(
-    call: str, given: dict[str, Any], message: str
+    call: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        check_applicable(call, given)
+        check_applicable(call, options)
 
 
 def test_default_value_is_allowed_everywhere() -> None:
@@ -77,19 +77,21 @@ def test_option_of_engines_needs_another_runner() -> None:
 def test_kinds_have_all_of_the_given_options() -> None:
     assert "csv" in applicable_kinds("build", ["delimiter"])
     assert "jsonl" not in applicable_kinds("build", ["delimiter"])
-    both = {*applicable_kinds("build", ["delimiter"])} & {*applicable_kinds("build", ["encoding"])}
-    assert {*applicable_kinds("build", ["delimiter", "encoding", "seed"])} == both
+    expected = {*applicable_kinds("build", ["delimiter"])} & {
+        *applicable_kinds("build", ["encoding"])
+    }
+    assert {*applicable_kinds("build", ["delimiter", "encoding", "seed"])} == expected
     assert len(applicable_kinds("build", [])) == len(applicable_kinds("build", ["seed"])) > 5
 
 
 def test_option_of_another_output_is_refused_unless_it_is_the_default() -> None:
     option = next(option for option in CALLS["read"].keywords if option.outputs)
-    other = next(name for name in CALLS["read"].plugins if name not in option.outputs)
+    output = next(name for name in CALLS["read"].plugins if name not in option.outputs)
     value = 7 if option.number_type else next(iter(option.choices[1:]), "7")
-    assert Values("read", {option.name: option.default}).plugin(other) is not None
+    assert Values("read", {option.name: option.default}).plugin(output) is not None
     values = Values("read", {option.name: value})
     with pytest.raises(UsageError, match=f"^{option.name}=.*: works only with to="):
-        values.plugin(other)
+        values.plugin(output)
     assert values.plugin(option.outputs[0]) is not None
 
 
@@ -98,7 +100,11 @@ def test_options_of_plugins_follow_by_heading_and_name_their_plugins() -> None:
     assert "seed" not in call.options
     assert call.classes == (BuildOrder,)
     headings = [option.heading for option in call.options.values()]
-    changes = [one for one, before in zip(headings, ["", *headings], strict=False) if one != before]
+    changes = [
+        heading
+        for heading, previous in zip(headings, ["", *headings], strict=False)
+        if heading != previous
+    ]
     assert len(changes) == len(set(changes))
     assert "csv" in call.options["delimiter"].kinds
     assert call.options["split_by"].kinds == ()

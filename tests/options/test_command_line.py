@@ -1,4 +1,4 @@
-"""The command line returns only the options that the user has set, in types of Python."""
+"""The command line returns the options that users set, as Python values."""
 
 import argparse
 from types import SimpleNamespace
@@ -67,9 +67,9 @@ def test_wrong_value_is_an_error_with_the_choices(
     words: list[str],
     message: str,
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as error:
         parser.parse_args(["build", "a", *words])
-    assert stopped.value.code == 2
+    assert error.value.code == 2
     assert message in capsys.readouterr().err
 
 
@@ -86,14 +86,14 @@ def test_help_counts_the_options_that_it_hides(
 ) -> None:
     texts = []
     for flag in ("--help-all", "--help"):
-        with pytest.raises(SystemExit) as stopped:
+        with pytest.raises(SystemExit) as error:
             parser.parse_args(["build", flag])
-        assert not stopped.value.code
+        assert not error.value.code
         texts.append(capsys.readouterr().out)
-    full, short = texts
-    assert "more about kinds" in full
-    assert "more about kinds" not in short
-    assert "more options: recordmill build --help-all" in short
-    assert "examples of build" in full
-    assert "examples of build" in short
-    assert len(short) < len(full)
+    full_help, short_help = texts
+    assert "more about kinds" in full_help
+    assert "more about kinds" not in short_help
+    assert "more options: recordmill build --help-all" in short_help
+    assert "examples of build" in full_help
+    assert "examples of build" in short_help
+    assert len(short_help) < len(full_help)

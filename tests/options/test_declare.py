@@ -60,8 +60,8 @@ def test_flags_follow_from_name_type_and_default() -> None:
     assert flags["shuffle"] == ("--no-shuffle",)
     assert flags["header"] == ("--header", "--no-header")
     assert flags["weight"] == ("-w", "--weight")
-    bare = [name for name, option in OPTIONS.items() if option.allows_bare_flag]
-    assert bare == ["images"]
+    bare_flags = [name for name, option in OPTIONS.items() if option.allows_bare_flag]
+    assert bare_flags == ["images"]
     switches = [name for name, option in OPTIONS.items() if option.is_switch]
     assert switches == ["shuffle"]
 
@@ -89,9 +89,13 @@ def test_objects_contain_parsed_defaults_and_are_frozen() -> None:
 
 
 def test_redeclared_option_differs_only_in_its_changes() -> None:
-    mine, theirs = Reads.OPTIONS["compression"], OPTIONS["compression"]
-    assert (mine.help, theirs.help) == ("of Parquet", "codec")
-    assert (mine.heading, mine.decides, mine.choices) == ("shards", False, theirs.choices)
+    redeclared, original = Reads.OPTIONS["compression"], OPTIONS["compression"]
+    assert (redeclared.help, original.help) == ("of Parquet", "codec")
+    assert (redeclared.heading, redeclared.decides, redeclared.choices) == (
+        "shards",
+        False,
+        original.choices,
+    )
     assert Reads.OPTIONS["size"] is OPTIONS["size"]
     assert Reads(rows=3).size == 64
     assert Reads() != Shards()
@@ -120,8 +124,8 @@ def test_array_becomes_a_list_or_a_scalar_or_is_refused() -> None:
 
 
 def test_default_value_counts_as_not_given() -> None:
-    given = {name: OPTIONS[name].is_given(OPTIONS[name].default) for name in OPTIONS}
-    assert not any(given.values())
+    is_given_by_name = {name: OPTIONS[name].is_given(OPTIONS[name].default) for name in OPTIONS}
+    assert not any(is_given_by_name.values())
     assert OPTIONS["size"].is_given("33")
     assert not OPTIONS["size"].is_given(None)
     assert OPTIONS["names"].is_given([])

@@ -1,4 +1,4 @@
-"""Messages name flags that set exactly the value, and unknown flags get a hint."""
+"""Messages name flags that set exactly the value. Unknown flags get a hint."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""Splits are given as text, dicts or pairs, and impossible ones are refused with a remedy."""
+"""Splits are texts, dicts or pairs. Impossible ones are refused with a remedy."""
 
 from typing import Any
 

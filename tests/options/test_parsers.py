@@ -1,4 +1,4 @@
-"""Parsers of options accept texts of a shell and values of Python alike."""
+"""Parsers of options accept texts of a shell and Python values."""
 
 from typing import Any
 
