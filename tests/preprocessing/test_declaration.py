@@ -1,6 +1,4 @@
-"""Declared transforms: how steps are written, what each makes of a value, and errors that name
-feature and step.
-"""
+"""Declared transforms determine their features, and errors name feature and step."""
 
 import math
 import os
@@ -67,11 +65,11 @@ def test_steps_are_chained_and_new_columns_come_from_other_features() -> None:
         },
         SCHEMA,
     )
-    found = {
+    columns = {
         column.name: (column.source, column.value.dtype, column.value.shape)
         for column in declared.columns
     }
-    assert found == {
+    assert columns == {
         "cost": ("fare", "float32", ()),
         "age_group": ("age", "float32", (4,)),
         "words": ("company", "int64", (None,)),
@@ -153,7 +151,7 @@ def test_steps_determine_dtype_shape_and_presence_of_the_value(
             "not int64 that may be missing; impute first",
         ),
         ({"age": "one_hot"}, "not known before the data is read; write one_hot: N"),
-        # 1 equals True, which is allowed there
+        # 1 equals True, which would be allowed.
         ({"label": {"one_hot": 1}}, "step 'one_hot': is 1, not from 2 to"),
         ({"age": {"zscore": 1}}, "step 'zscore': 1: it takes no argument"),
         ({"company": {"vocabulary": 1.0}}, "step 'vocabulary': is 1.0, not a mapping"),
@@ -244,7 +242,7 @@ def test_yaml_declaration_runs_no_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("age: zscore\nfare: zscore\nage: minmax\n", "'age' occurs twice"),
         ("company: {vocabulary: {top_k: 5, top_k: 6}}\n", "'top_k' occurs twice"),
@@ -264,10 +262,10 @@ def test_yaml_declaration_runs_no_code(tmp_path: Path) -> None:
     ids=["repeated", "repeated inside", "itself", "deep", "deeper", "many times itself"],
 )
 def test_yaml_with_ambiguous_keys_or_values_is_refused(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "t.yaml").write_text(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
 
 

@@ -27,10 +27,10 @@ SIGNATURE = {
 class Model(tf.Module):  # type: ignore[misc]
     @tf.function(input_signature=[SIGNATURE])  # type: ignore[untyped-decorator]
     def transform_fn(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        fitted = tf.identity(tf.constant(5.0) - tf.constant(2.0), name="fitted_1_min")
+        minimum = tf.identity(tf.constant(5.0) - tf.constant(2.0), name="fitted_1_min")
         return {
             "age": tf.identity(inputs["age"]),
-            "z": inputs["age"] - fitted,
+            "z": inputs["age"] - minimum,
             "city": inputs["city"],
             "mapped": tf.SparseTensor(
                 inputs["city"].indices,
@@ -79,8 +79,8 @@ def test_output_depends_on_the_inputs_that_it_computes_with(graph: TransformGrap
 
 
 def test_unchanged_input_is_found_behind_identities(graph: TransformGraph) -> None:
-    passed = {name: graph.find_passed_input(name) for name in graph.outputs}
-    assert passed == {
+    passed_inputs = {name: graph.find_passed_input(name) for name in graph.outputs}
+    assert passed_inputs == {
         "age": "age",
         "z": None,
         "city": "city",
@@ -102,8 +102,8 @@ def test_captured_constants_are_arrays_without_paths_of_assets() -> None:
 
     @tf.function(input_signature=[{"x": tf.TensorSpec([None], tf.float32)}])  # type: ignore[untyped-decorator]
     def transform_fn(inputs: dict[str, Any]) -> dict[str, Any]:
-        joined = tf.strings.length(tf.strings.join([path, text]))
-        return {"y": inputs["x"] + mean[0] + tf.cast(joined, tf.float32)}
+        length = tf.strings.length(tf.strings.join([path, text]))
+        return {"y": inputs["x"] + mean[0] + tf.cast(length, tf.float32)}
 
     constants = TransformGraph(transform_fn.get_concrete_function()).read_constants()
     values = [value.tolist() for value in constants.values()]

@@ -34,26 +34,26 @@ tf = pytest.importorskip("tensorflow")
 
 
 def test_manifest_holds_the_fitted_values_as_json(out: Path, raw: Any) -> None:
-    about = json.loads((out / "manifest.json").read_text())["transform"]
+    transform = json.loads((out / "manifest.json").read_text())["transform"]
     age, miles = raw["train"]["age"].to_numpy(), raw["train"]["miles"].to_numpy()
-    assert about["found"]["age"] == {
+    assert transform["found"]["age"] == {
         "mean": pytest.approx(age.mean()),
         "variance": pytest.approx(age.var()),
     }
-    assert about["found"]["miles"] == {"min": float(miles.min()), "max": float(miles.max())}
-    assert about["found"]["city"]["vocabulary"] == 5
-    path = folder_of(out) / about["found"]["city"]["vocabulary_file"]
+    assert transform["found"]["miles"] == {"min": float(miles.min()), "max": float(miles.max())}
+    assert transform["found"]["city"]["vocabulary"] == 5
+    path = folder_of(out) / transform["found"]["city"]["vocabulary_file"]
     assert path.read_text().splitlines() == words(raw["train"]["city"].to_pylist())[:5]
     schema = recordmill.open(out).schema
-    assert dict(schema["age"].found) == about["found"]["age"]
+    assert dict(schema["age"].found) == transform["found"]["age"]
     assert dict(schema["city"].found) == {"vocabulary": 5}
     assert schema["label"].found == ()
-    assert about["given"] == DECLARED
-    assert (about["fitted_on"], about["inputs"]) == (
+    assert transform["given"] == DECLARED
+    assert (transform["fitted_on"], transform["inputs"]) == (
         "train",
         ["age", "fare", "miles", "city", "note", "kind"],
     )
-    assert load_manifest(out).options["transform"] == about["digest"]
+    assert load_manifest(out).options["transform"] == transform["digest"]
 
 
 def test_tf_transform_reads_the_saved_transform(out: Path, raw: Any) -> None:
@@ -61,8 +61,8 @@ def test_tf_transform_reads_the_saved_transform(out: Path, raw: Any) -> None:
     import tensorflow_transform as tft
 
     output = tft.TFTransformOutput(str(folder_of(out)))
-    about = load_manifest(out)
-    schema, raw_schema = from_pbtxt(about.schema), from_pbtxt(about.transform["raw_schema"])
+    manifest = load_manifest(out)
+    schema, raw_schema = from_pbtxt(manifest.schema), from_pbtxt(manifest.transform["raw_schema"])
     assert (
         output.vocabulary_size_by_name("vocabulary_3_city"),
         output.vocabulary_size_by_name("city"),
@@ -70,7 +70,7 @@ def test_tf_transform_reads_the_saved_transform(out: Path, raw: Any) -> None:
     assert output.vocabulary_by_name("kind") == [
         word.encode() for word in output_words(out, "kind")
     ]
-    spec = output.transformed_feature_spec()  # also of what is kept, and of the label
+    spec = output.transformed_feature_spec()  # includes kept features and the label
     assert set(spec) == set(schema.names) > {"id", "label"}
     records = [example(row, schema) for row in recordmill.open(out, split="validation")]
     parsed = tf.io.parse_example(records, spec)
@@ -80,15 +80,15 @@ def test_tf_transform_reads_the_saved_transform(out: Path, raw: Any) -> None:
     for name in ("id", "label", "age", "kind"):
         assert np.array_equal(parsed[name], batch[name])
     spec = output.raw_feature_spec()
-    assert set(spec) == set(about.transform["inputs"])
+    assert set(spec) == set(manifest.transform["inputs"])
     raw_records = [example(row, raw_schema) for row in raw["validation"].to_pylist()]
-    made = output.transform_raw_features(tf.io.parse_example(raw_records, spec))
-    by_id = np.argsort(batch["id"])
-    assert np.allclose(made["age"], batch["age"].numpy()[by_id])
-    assert np.array_equal(made["kind"], batch["kind"].numpy()[by_id])
+    transformed = output.transform_raw_features(tf.io.parse_example(raw_records, spec))
+    order = np.argsort(batch["id"])
+    assert np.allclose(transformed["age"], batch["age"].numpy()[order])
+    assert np.array_equal(transformed["kind"], batch["kind"].numpy()[order])
     assert np.array_equal(
-        tf.sparse.to_dense(made["city"], -9)[:, 0],
-        np.where(batch["city/valid"], batch["city"], -9)[by_id],
+        tf.sparse.to_dense(transformed["city"], -9)[:, 0],
+        np.where(batch["city/valid"], batch["city"], -9)[order],
     )
 
 
@@ -103,11 +103,11 @@ def test_tf_transform_parses_made_and_kept_lists(tmp_path: Path) -> None:
     }
     steps = {"note": ["tokenize", "vocabulary"], "more": {"from": "ids", "vocabulary": {}}}
     build(data, tmp_path / "out", transform=steps, shuffle=False)
-    opened = recordmill.open(tmp_path / "out")
+    dataset = recordmill.open(tmp_path / "out")
     spec = tft.TFTransformOutput(str(folder_of(tmp_path / "out"))).transformed_feature_spec()
-    assert set(spec) == set(opened.schema.names) == {"note", "more", "ids", "deep"}
-    parsed = tf.io.parse_example([example(row, opened.schema) for row in opened], spec)
-    expected = opened.to_table()
+    assert set(spec) == set(dataset.schema.names) == {"note", "more", "ids", "deep"}
+    parsed = tf.io.parse_example([example(row, dataset.schema) for row in dataset], spec)
+    expected = dataset.to_table()
     for name in ("note", "more", "deep"):
         assert parsed[name].to_list() == expected[name].to_pylist()
     assert [len(words) for words in parsed["note"].to_list()] == [2, 1, 0, 1]
@@ -190,15 +190,17 @@ def trace(spec: Any, name: str = "out", source: str | None = None) -> Feature:
 
 
 def test_output_of_a_function_becomes_a_feature_of_its_spec() -> None:
-    dense = trace(tf.TensorSpec([None, 2, 3], tf.float32))
-    assert dense == Feature("out", "float32", (2, 3), required=True)
-    ragged = trace(tf.RaggedTensorSpec([None, None], tf.string, 1))
-    assert ragged == Feature("out", "bytes", (None,))
+    dense_feature = trace(tf.TensorSpec([None, 2, 3], tf.float32))
+    assert dense_feature == Feature("out", "float32", (2, 3), required=True)
+    ragged_feature = trace(tf.RaggedTensorSpec([None, None], tf.string, 1))
+    assert ragged_feature == Feature("out", "bytes", (None,))
     # A text of a function is bytes, unless the raw feature of this name is text.
     assert trace(tf.TensorSpec([None], tf.string), "city").dtype == "string"
-    sparse = tf.SparseTensorSpec([None, None], tf.int64)
-    assert trace(sparse) == trace(sparse, source="tags") == Feature("out", "int64", (None,))
-    assert trace(sparse, source="city") == Feature("out", "int64")
+    sparse_spec = tf.SparseTensorSpec([None, None], tf.int64)
+    assert (
+        trace(sparse_spec) == trace(sparse_spec, source="tags") == Feature("out", "int64", (None,))
+    )
+    assert trace(sparse_spec, source="city") == Feature("out", "int64")
     assert trace(tf.SparseTensorSpec([None, 1], tf.int64)) == Feature("out", "int64")
 
 
@@ -276,22 +278,22 @@ def test_missing_or_changed_file_is_an_error_with_its_path(
 def test_damaged_entry_is_an_error(
     tmp_path: Path, entry: dict[str, Any], damage: dict[str, Any]
 ) -> None:
-    changed = {**entry, **damage}
+    damaged_entry = {**entry, **damage}
     if damage == {"digest": None}:
-        del changed["digest"]
+        del damaged_entry["digest"]
     with pytest.raises(DataError):
-        restore_transform(str(tmp_path), changed, SCHEMA)
+        restore_transform(str(tmp_path), damaged_entry, SCHEMA)
 
 
 def test_values_that_the_analysis_left_out_are_noted() -> None:
-    found = {"age": {"mean": 3.0, "nonfinite": 1234}, "city": {"unlisted": 2, "vocabulary": 9}}
+    fitted = {"age": {"mean": 3.0, "nonfinite": 1234}, "city": {"unlisted": 2, "vocabulary": 9}}
     saved = SavedTransform(
-        "f", RAW, RAW, (), RAW, "d", {"found": found, "given": {"age": "zscore"}}
+        "f", RAW, RAW, (), RAW, "d", {"found": fitted, "given": {"age": "zscore"}}
     )
     age, city = describe_uncounted_records(saved)
     assert age == "transform: feature 'age': 1,234 values are NaN or infinite, and do not count"
     assert city.startswith("transform: feature 'city': 2 words are empty or contain a line break")
-    function = SavedTransform("f", RAW, RAW, (), RAW, "d", {"found": found, "given": "f.py:f"})
+    function = SavedTransform("f", RAW, RAW, (), RAW, "d", {"found": fitted, "given": "f.py:f"})
     assert describe_uncounted_records(function) == ()
 
 

@@ -1,4 +1,7 @@
-"""A saved transform with a changed file is never used, and it refuses the rows without a result."""
+"""A saved transform is not used if a file has changed.
+
+Rows without a result are refused.
+"""
 
 import shutil
 from pathlib import Path
@@ -33,8 +36,8 @@ def test_changed_file_of_a_transform_is_found_and_not_used(
     words_file = folder_of(copy) / load_manifest(copy).transform["found"]["city"]["vocabulary_file"]
     words_file.write_text(words_file.read_text().replace("city 1", "city 9"))
     (folder_of(copy) / "stray").write_text("")
-    found = [str(problem) for problem in recordmill.verify(copy)]
-    assert found == [
+    problems = [str(problem) for problem in recordmill.verify(copy)]
+    assert problems == [
         f"{words_file}: SHA-256 differs",
         f"{folder_of(copy) / 'stray'}: is not part of the data set",
     ]
@@ -96,11 +99,16 @@ def test_rows_that_the_graph_refuses_are_left_out_and_listed(
     monkeypatch: pytest.MonkeyPatch, values: list[float]
 ) -> None:
     transform = make_transform(monkeypatch, double_unless_negative)
-    records, refused = transform.apply(batch_of(values))
-    kept = [row for row, value in enumerate(values) if value >= 0]
-    assert records.to_pydict() == {"y": [2 * values[row] for row in kept], "id": kept}
-    assert refused == {
-        row: "InvalidArgumentError in operation f" for row in range(len(values)) if row not in kept
+    records, refusals = transform.apply(batch_of(values))
+    accepted_rows = [row for row, value in enumerate(values) if value >= 0]
+    assert records.to_pydict() == {
+        "y": [2 * values[row] for row in accepted_rows],
+        "id": accepted_rows,
+    }
+    assert refusals == {
+        row: "InvalidArgumentError in operation f"
+        for row in range(len(values))
+        if row not in accepted_rows
     }
 
 
@@ -148,8 +156,8 @@ def test_rows_without_a_finite_result_are_misfits_if_the_raw_value_is_finite(
     )
     expected = [
         row
-        for row, (before, after) in enumerate(zip(raw, output, strict=True))
-        if before is not None and np.isfinite(before) and not np.isfinite(after)
+        for row, (raw_value, result) in enumerate(zip(raw, output, strict=True))
+        if raw_value is not None and np.isfinite(raw_value) and not np.isfinite(result)
     ]
     assert rows.tolist() == expected
     assert not expected or reason == "log1p gives no finite number for it"
@@ -189,15 +197,15 @@ def test_outputs_that_need_a_dropped_feature_are_left_out() -> None:
     outputs = Schema((Feature("a", "float32"), Feature("ab", "float32"), Feature("b", "float32")))
     schema = Schema((*outputs, Feature("c", "int64")))
     entry = {"needs": {"a": ["x"], "ab": ["x", "z"], "b": ["z"]}, "outputs": [], "kept": []}
-    saved = SavedTransform("f", INPUTS, outputs, (("c", "w"),), schema, "digest", entry)
-    assert saved.drop_features([]) is saved
-    rest = saved.drop_features(["z"])
-    assert (rest.outputs.names, rest.schema.names, rest.copied) == (
+    transform = SavedTransform("f", INPUTS, outputs, (("c", "w"),), schema, "digest", entry)
+    assert transform.drop_features([]) is transform
+    reduced = transform.drop_features(["z"])
+    assert (reduced.outputs.names, reduced.schema.names, reduced.copied) == (
         ("a",),
         ("a", "c"),
         (("c", "w"),),
     )
-    assert rest.manifest_entry == {"needs": {"a": ["x"]}, "outputs": ["a"], "kept": [["c", "w"]]}
-    assert saved.drop_features(["w"]).schema.names == ("a", "ab", "b")
+    assert reduced.manifest_entry == {"needs": {"a": ["x"]}, "outputs": ["a"], "kept": [["c", "w"]]}
+    assert transform.drop_features(["w"]).schema.names == ("a", "ab", "b")
     with pytest.raises(DataError, match="f: the records have no feature that the transform uses"):
-        saved.drop_features(["x", "z", "w"])
+        transform.drop_features(["x", "z", "w"])

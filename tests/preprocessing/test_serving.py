@@ -1,5 +1,6 @@
-"""The Keras layer makes of raw records what the reader gives for transformed ones, also in saved
-and exported models.
+"""The Keras layer transforms raw records as a build does.
+
+This also holds for saved and exported models.
 """
 
 import gc
@@ -31,7 +32,10 @@ from recordmill.schemas.tfmd import to_pbtxt  # noqa: E402
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same records raw and transformed, in the same order."""
+    """Data sets of the same records, in the same order.
+
+    `raw` has no transform. `made` has one.
+    """
     root = tmp_path_factory.mktemp("sets")
     write_csv(root / "rides.csv", rows=700)
     declared = {**DECLARED, "fare_z": {"from": "fare", "zscore": None}}
@@ -45,7 +49,7 @@ def batches(out: Path, size: int, split: str = "validation") -> Any:
 
 
 def bits(tensor: Any) -> tuple[Any, ...]:
-    """Comparable to the last bit."""
+    """Returns a value that is equal only for tensors with equal bits."""
     if isinstance(tensor, tf.RaggedTensor):
         return (*bits(tensor.flat_values), *bits(tensor.row_splits))
     array = np.asarray(tensor)
@@ -56,28 +60,28 @@ def bits(tensor: Any) -> tuple[Any, ...]:
     )
 
 
-def assert_same(made: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert sorted(made) == sorted(expected)
+def assert_same(outputs: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sorted(outputs) == sorted(expected)
     for name, tensor in expected.items():
-        assert bits(made[name]) == bits(tensor), name
+        assert bits(outputs[name]) == bits(tensor), name
 
 
 @pytest.mark.parametrize("size", [1, 37, 1000])
 def test_serving_layer_returns_what_the_reader_returns(sets: dict[str, Path], size: int) -> None:
     layer = serving_layer(sets["made"])
     pairs = zip(batches(sets["raw"], size), batches(sets["made"], size), strict=True)
-    for before, expected in list(pairs)[:20]:
-        assert_same(layer(before), expected)
+    for raw_batch, expected in list(pairs)[:20]:
+        assert_same(layer(raw_batch), expected)
 
 
 def test_outputs_whose_inputs_are_missing_are_left_out(sets: dict[str, Path]) -> None:
     layer = serving_layer(sets["made"])
-    given = {
+    available = {
         name: tensor
         for name, tensor in next(iter(batches(sets["raw"], 8))).items()
         if name in ("age", "kind")
     }
-    assert sorted(layer(given)) == ["age", "age_group", "kind"]
+    assert sorted(layer(available)) == ["age", "age_group", "kind"]
     assert sorted(layer.inputs()) == [
         "age",
         "city",
@@ -117,21 +121,21 @@ def test_saved_and_exported_models_predict_the_same(sets: dict[str, Path], tmp_p
         sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"]
     )
     names = {"age": (), "fare": (), "kind": (3,), "city": ()}
-    taken = {
+    model_inputs = {
         name: keras.Input(shape, name=name, dtype="int64" if name == "city" else "float32")
         for name, shape in names.items()
     }
-    columns = [keras.layers.Reshape((1,))(taken[name]) for name in ("age", "fare")]
+    columns = [keras.layers.Reshape((1,))(model_inputs[name]) for name in ("age", "fare")]
     columns += [
-        taken["kind"],
+        model_inputs["kind"],
         keras.layers.Flatten()(
-            keras.layers.Embedding(7, 2)(keras.layers.Reshape((1,))(taken["city"]))
+            keras.layers.Embedding(7, 2)(keras.layers.Reshape((1,))(model_inputs["city"]))
         ),
     ]
-    joined = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
-    trained = keras.Model(taken, keras.layers.Dense(2)(joined))
-    trained.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    trained.fit(
+    hidden = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
+    trained_model = keras.Model(model_inputs, keras.layers.Dense(2)(hidden))
+    trained_model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    trained_model.fit(
         train.to_tf(64, label=True).map(lambda x, y: ({name: x[name] for name in names}, y)),
         epochs=1,
         verbose=0,
@@ -141,17 +145,17 @@ def test_saved_and_exported_models_predict_the_same(sets: dict[str, Path], tmp_p
     inputs = {
         name: tensor for name, tensor in layer.inputs().items() if name.split("/")[0] in names
     }
-    made = layer(inputs)
-    served = keras.Model(inputs, trained({name: made[name] for name in names}))
+    transformed = layer(inputs)
+    serving_model = keras.Model(inputs, trained_model({name: transformed[name] for name in names}))
     expected_x = next(iter(batches(sets["made"], 50)))
-    truth = trained({name: expected_x[name] for name in names}).numpy()
-    served.save(tmp_path / "model.keras")
-    served.export(tmp_path / "exported", verbose=False)
-    np.save(tmp_path / "truth.npy", truth)
+    expected = trained_model({name: expected_x[name] for name in names}).numpy()
+    serving_model.save(tmp_path / "model.keras")
+    serving_model.export(tmp_path / "exported", verbose=False)
+    np.save(tmp_path / "truth.npy", expected)
     (tmp_path / "moved").mkdir()
     made_folder = sets["made"].rename(tmp_path / "moved/made")
     try:
-        done = run_python(
+        process = run_python(
             "-c",
             CHILD,
             sets["raw"],
@@ -161,7 +165,7 @@ def test_saved_and_exported_models_predict_the_same(sets: dict[str, Path], tmp_p
         )
     finally:
         made_folder.rename(sets["made"])
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
 
 
 def test_folder_of_a_loaded_layer_is_removed_with_the_layer(
@@ -194,12 +198,12 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_damaged_saved_model_is_reported_in_one_sentence(small: Path, tmp_path: Path) -> None:
-    """TensorFlow raises what its loader comes upon."""
+    # TensorFlow raises many kinds of errors for a damaged model.
     (folder,) = small.glob("data-*/transform")
-    whole = SavedModel.FromString((folder / "transform_fn" / "saved_model.pb").read_bytes())
+    original = SavedModel.FromString((folder / "transform_fn" / "saved_model.pb").read_bytes())
 
-    def damaged(change: Callable[[Any], Any]) -> None:
-        model = SavedModel.FromString(whole.SerializeToString())
+    def check_damaged_model(change: Callable[[Any], Any]) -> None:
+        model = SavedModel.FromString(original.SerializeToString())
         change(model)
         (folder / "transform_fn" / "saved_model.pb").write_bytes(model.SerializeToString())
         with pytest.raises(
@@ -207,23 +211,23 @@ def test_damaged_saved_model_is_reported_in_one_sentence(small: Path, tmp_path: 
         ):
             load_graph(str(folder))
 
-    damaged(lambda model: model.meta_graphs.add().CopyFrom(model.meta_graphs[0]))
-    damaged(lambda model: model.ClearField("meta_graphs"))
-    damaged(lambda model: model.meta_graphs[0].graph_def.library.ClearField("function"))
-    damaged(
+    check_damaged_model(lambda model: model.meta_graphs.add().CopyFrom(model.meta_graphs[0]))
+    check_damaged_model(lambda model: model.ClearField("meta_graphs"))
+    check_damaged_model(lambda model: model.meta_graphs[0].graph_def.library.ClearField("function"))
+    check_damaged_model(
         lambda model: setattr(
             model.meta_graphs[0].object_graph_def.nodes[0].children[0], "node_id", 99
         )
     )
-    damaged(
+    check_damaged_model(
         lambda model: [
-            setattr(one, "local_name", "x")
-            for one in model.meta_graphs[0].object_graph_def.nodes[0].children
+            setattr(child, "local_name", "x")
+            for child in model.meta_graphs[0].object_graph_def.nodes[0].children
         ]
     )
     for path in (folder / "transform_fn" / "variables").iterdir():
         path.write_bytes(b"no variables")
-    damaged(lambda model: None)
+    check_damaged_model(lambda model: None)
 
 
 def test_features_with_equal_keras_names_still_make_a_model() -> None:
@@ -233,8 +237,8 @@ def test_features_with_equal_keras_names_still_make_a_model() -> None:
             for name in ("a b", "a_b", "a-b", "a_b_valid")
         )
     )
-    about = {"raw_schema": to_pbtxt(raw), "inputs": list(raw.names), "kept": [], "needs": {}}
-    inputs = serving._layer_class()(about, to_pbtxt(raw)).inputs()
+    entry = {"raw_schema": to_pbtxt(raw), "inputs": list(raw.names), "kept": [], "needs": {}}
+    inputs = serving._layer_class()(entry, to_pbtxt(raw)).inputs()
     assert {name for name in inputs if not name.endswith(VALID_MASK)} == {*raw.names}
     names = [tensor.name for tensor in inputs.values()]
     assert len(set(names)) == len(names)

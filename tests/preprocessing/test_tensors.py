@@ -1,5 +1,6 @@
-"""Columns become padded lists that the adapter of tf.Transform takes, and features that no
-tensor holds are refused.
+"""Columns become padded lists that tf.Transform's adapter accepts.
+
+Features that do not fit a tensor are refused.
 """
 
 import numpy as np
@@ -18,7 +19,6 @@ from recordmill.preprocessing.tensors import (
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-# Columns as tf.Transform's adapter and the saved graph take them
 SCHEMA_OF_TENSORS = Schema(
     (
         Feature("a", "int16", required=True),
@@ -33,7 +33,10 @@ SCHEMA_OF_TENSORS = Schema(
 
 
 def batch(rows: int) -> pa.RecordBatch:
-    """Every third value of b, c and f missing, every fourth d."""
+    """Returns rows of SCHEMA_OF_TENSORS.
+
+    Every third value of b, c and f is missing, and every fourth value of d.
+    """
     columns = [
         np.arange(rows),
         [None if i % 3 == 0 else i / 7 for i in range(rows)],
@@ -50,11 +53,11 @@ def batch(rows: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("offset", [0, 5])
 def test_every_column_becomes_a_list_and_missing_values_become_empty_lists(offset: int) -> None:
-    made = to_list_columns(batch(20).slice(offset), SCHEMA_OF_TENSORS)
-    assert made.schema == make_list_schema(SCHEMA_OF_TENSORS)
-    rows = made.slice(6, 1).to_pylist()[0]
+    list_batch = to_list_columns(batch(20).slice(offset), SCHEMA_OF_TENSORS)
+    assert list_batch.schema == make_list_schema(SCHEMA_OF_TENSORS)
+    row = list_batch.slice(6, 1).to_pylist()[0]
     i = offset + 6
-    assert rows == {
+    assert row == {
         "a": [i],
         "b": [] if i % 3 == 0 else [i / 7],
         "c": [] if i % 3 == 1 else [f"word {i}".encode()],
@@ -71,25 +74,25 @@ def test_rows_and_values_are_padded_to_multiples_of_16(rows: int) -> None:
     assert count_padded_rows(rows) % PAD_ROWS == 0
     assert rows + PAD_ROWS <= count_padded_rows(rows) < rows + 2 * PAD_ROWS
     for feature in SCHEMA_OF_TENSORS:
-        found = flatten_values(records.column(feature.name), feature)
-        assert len(found.values) % PAD_ROWS == 0
-        if found.splits is None:
-            assert len(found.values) == count_padded_rows(rows) * feature.inner_size
+        flat = flatten_values(records.column(feature.name), feature)
+        assert len(flat.values) % PAD_ROWS == 0
+        if flat.splits is None:
+            assert len(flat.values) == count_padded_rows(rows) * feature.inner_size
             continue
-        assert len(found.splits) == count_padded_rows(rows) + 1
-        assert found.splits[-1] == len(found.values)
-        assert np.diff(found.splits[rows:]).max() <= 1
+        assert len(flat.splits) == count_padded_rows(rows) + 1
+        assert flat.splits[-1] == len(flat.values)
+        assert np.diff(flat.splits[rows:]).max() <= 1
         expected = [
             len(row)
             for row in to_list_columns(records, SCHEMA_OF_TENSORS).column(feature.name).to_pylist()
         ]
-        assert np.diff(found.splits[: rows + 1]).tolist() == expected
+        assert np.diff(flat.splits[: rows + 1]).tolist() == expected
 
 
 def test_tensor_representations_cover_every_feature() -> None:
     kinds = {
-        name: one.WhichOneof("kind")
-        for name, one in make_representations(SCHEMA_OF_TENSORS).items()
+        name: representation.WhichOneof("kind")
+        for name, representation in make_representations(SCHEMA_OF_TENSORS).items()
     }
     dense, sparse = "dense_tensor", "varlen_sparse_tensor"
     assert kinds == {

@@ -1,4 +1,7 @@
-"""A schema survives Arrow with its dtypes, shapes, classes and label, and foreign types fit it."""
+"""A schema survives a round trip through Arrow.
+
+Columns of other writers become features.
+"""
 
 import json
 from typing import Any
@@ -80,7 +83,7 @@ def test_metadata_of_a_column_that_was_cast_is_ignored() -> None:
     field = to_arrow_field(Feature("x", "uint8", (2, 3)))
     assert from_arrow_field(field).shape == (2, 3)
     assert from_arrow_field(field.with_type(pa.int64())) == Feature("x", "int64")
-    # Lists with 32-bit and 64-bit offsets store values alike.
+    # Lists with 32-bit and 64-bit offsets store the same values.
     ragged = to_arrow_field(Feature("x", "bfloat16", (None,)))
     assert from_arrow_field(ragged.with_type(pa.list_(pa.float32()))).dtype == "bfloat16"
 
@@ -115,11 +118,15 @@ def test_arrow_type_of_each_shape_nests_lists() -> None:
 def test_types_are_kept_without_metadata_but_bfloat16() -> None:
     for feature in every_feature():
         field = to_arrow_field(feature).remove_metadata()
-        read = from_arrow_field(field)
+        loaded_feature = from_arrow_field(field)
         dtype = "float32" if feature.dtype == "bfloat16" else feature.dtype
-        assert (read.name, read.dtype, read.required) == (feature.name, dtype, feature.required)
-        assert read.ragged_rank == feature.ragged_rank
-        assert read.inner_size == feature.inner_size
+        assert (loaded_feature.name, loaded_feature.dtype, loaded_feature.required) == (
+            feature.name,
+            dtype,
+            feature.required,
+        )
+        assert loaded_feature.ragged_rank == feature.ragged_rank
+        assert loaded_feature.inner_size == feature.inner_size
 
 
 def _field(arrow_type: pa.DataType, metadata: object) -> pa.Field:

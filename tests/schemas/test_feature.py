@@ -1,4 +1,4 @@
-"""Features and schemas are checked when they are made, and know how an Example stores them."""
+"""Features and schemas are validated, and know how an Example stores them."""
 
 import pickle
 from typing import Any
@@ -107,9 +107,9 @@ def test_label_that_is_no_feature_is_refused() -> None:
 
 def test_pickled_schema_is_equal_and_usable() -> None:
     schema = Schema((Feature("a", "int64", (), True, ("x",)),), label="a")
-    again = pickle.loads(pickle.dumps(schema))
-    assert again == schema
-    assert again["a"].classes == ("x",)
+    unpickled = pickle.loads(pickle.dumps(schema))
+    assert unpickled == schema
+    assert unpickled["a"].classes == ("x",)
 
 
 def test_memory_limits_the_number_of_features() -> None:

@@ -1,4 +1,4 @@
-"""Split words in names are detected as Hugging Face's datasets detects them."""
+"""Split words in names are detected as in Hugging Face's datasets."""
 
 import fnmatch
 import re
@@ -47,9 +47,7 @@ def test_split_word_of_a_name_is_detected(name: str, split: str | None) -> None:
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
 def test_split_words_are_found_like_in_hugging_face_datasets(name: str) -> None:
-    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for
-    one folder.
-    """
+    # The patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for one folder.
     separators = "-._ 0-9"
     patterns = (
         "{}",
@@ -57,10 +55,10 @@ def test_split_words_are_found_like_in_hugging_face_datasets(name: str) -> None:
         "*[" + separators + "]{}",
         "*[" + separators + "]{}[" + separators + "]*",
     )
-    theirs = {
+    expected = {
         split
         for word, split in SPLIT_WORDS.items()
         for p in patterns
         if re.match(fnmatch.translate(p.format(word)), name)
     }
-    assert detect_split(name) == (theirs.pop() if len(theirs) == 1 else None)
+    assert detect_split(name) == (expected.pop() if len(expected) == 1 else None)

@@ -1,4 +1,4 @@
-"""TensorFlow Datasets opens our shards with our JSON files and reads the values that were built."""
+"""TensorFlow Datasets opens our shards with our JSON files and reads all values."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ ROWS = 5
 
 
 def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
-    """Two shards of one split in a folder of their own, and the JSON beside it."""
+    """Writes two shards of one split, and the JSON files in the folder above."""
     import tensorflow as tf
 
     (out / "data-1").mkdir()
@@ -39,19 +39,19 @@ def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
         (out / name).write_text(text, encoding="utf-8")
 
 
-def plain(found: Any) -> Any:
-    """What TFDS gives, as nested lists."""
+def plain(value: Any) -> Any:
+    """Returns a value of TensorFlow Datasets as nested lists."""
     import tensorflow as tf
 
-    if isinstance(found, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue)):
-        return found.to_list()
-    return found if isinstance(found, bytes) else np.asarray(found).tolist()
+    if isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue)):
+        return value.to_list()
+    return value if isinstance(value, bytes) else np.asarray(value).tolist()
 
 
-def nested(feature: Feature, given: Any) -> Any:
-    if isinstance(given, list):
-        return [nested(feature, item) for item in given]
-    return np.asarray(given, numpy_dtype(feature)).tolist()
+def nested(feature: Feature, value: Any) -> Any:
+    if isinstance(value, list):
+        return [nested(feature, item) for item in value]
+    return np.asarray(value, numpy_dtype(feature)).tolist()
 
 
 @pytest.mark.sweep
@@ -73,40 +73,43 @@ def test_tfds_reads_every_feature_with_its_original_value(tmp_path: Path) -> Non
     assert builder.info.splits["train"].num_examples == ROWS
     assert builder.info.features["the/label"].names == ["cat", "hund å"]
     assert builder.info.features["tags"].feature.names == ["a", "b", "c"]
-    refused = {text.split(":")[0] for text in tfds.tfds_limitations(schema)}
-    taken = [feature for feature in schema if feature.name not in refused]
-    assert {feature.dtype for feature in schema if feature.name in refused} == {
+    unsupported_names = {text.split(":")[0] for text in tfds.tfds_limitations(schema)}
+    supported_features = [feature for feature in schema if feature.name not in unsupported_names]
+    assert {feature.dtype for feature in schema if feature.name in unsupported_names} == {
         "bfloat16",
         "float64",
     }
-    assert len(taken) > 100
-    found = list(
+    assert len(supported_features) > 100
+    records = list(
         tensorflow_datasets.as_numpy(builder.as_dataset(split="train", shuffle_files=False))
     )
-    assert len(found) == ROWS
-    for row, there in zip(rows, found, strict=True):
-        assert set(there) == {feature.name for feature in taken}
-        for feature in taken:
-            assert plain(there[feature.name]) == nested(feature, row[feature.name]), feature
-            if isinstance(there[feature.name], np.ndarray | np.generic) and feature.kind != "bytes":
-                assert there[feature.name].dtype == numpy_dtype(feature), feature
+    assert len(records) == ROWS
+    for row, record in zip(rows, records, strict=True):
+        assert set(record) == {feature.name for feature in supported_features}
+        for feature in supported_features:
+            assert plain(record[feature.name]) == nested(feature, row[feature.name]), feature
+            if (
+                isinstance(record[feature.name], np.ndarray | np.generic)
+                and feature.kind != "bytes"
+            ):
+                assert record[feature.name].dtype == numpy_dtype(feature), feature
 
     inputs, output = next(
         iter(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", as_supervised=True)))
     )
     assert output == rows[0]["the/label"]
-    assert set(inputs) == {feature.name for feature in taken} - {"the/label"}
+    assert set(inputs) == {feature.name for feature in supported_features} - {"the/label"}
 
 
 def test_supervised_inputs_leave_out_features_that_reveal_the_label() -> None:
-    label, told = (
+    label, revealing_features = (
         Feature("label", "int64", (), True, ("a", "b")),
         [Feature("class_name", "string", (), True), Feature("source", "string", (), True)],
     )
 
     def inputs(*features: Feature) -> Any:
         return tfds.dataset_info_json(
-            "n", "1.0.0", {}, schema=Schema((*features, *told, label), "label")
+            "n", "1.0.0", {}, schema=Schema((*features, *revealing_features, label), "label")
         )["supervisedKeys"]["tuple"]["items"][0]
 
     assert inputs(Feature("image", "bytes", (), True), Feature("height", "int64", (), True)) == {
@@ -128,24 +131,21 @@ def test_tfds_reads_lists_of_float64_exactly(tmp_path: Path) -> None:
         {"x": [np.zeros(2), np.array([-0.0, 5e-324])]},
     ]
     write_set(tmp_path, schema, rows)
-    found = tensorflow_datasets.as_numpy(
+    records = tensorflow_datasets.as_numpy(
         tensorflow_datasets.builder_from_directory(str(tmp_path)).as_dataset(split="train")
     )
-    assert [there["x"].tolist() for there in found] == [
+    assert [record["x"].tolist() for record in records] == [
         [list(item) for item in row["x"]] for row in rows
     ]
     assert flat(schema["x"], rows[2]["x"]).tolist() == [0.0, 0.0, -0.0, 5e-324]
 
 
 def test_features_json_equals_the_json_of_tfds() -> None:
-    """The very JSON of TFDS for the same features, so that its own tools can't tell the
-    difference.
-    """
     import tensorflow_datasets
     from google.protobuf import json_format
 
     features = tensorflow_datasets.features
-    theirs = features.FeaturesDict(
+    expected = features.FeaturesDict(
         {
             "text": features.Text(),
             "label": features.ClassLabel(num_classes=2),
@@ -158,7 +158,7 @@ def test_features_json_equals_the_json_of_tfds() -> None:
             "flag": features.Scalar(np.bool_),
         }
     )
-    ours = Schema(
+    schema = Schema(
         (
             Feature("text", "string", (), True),
             Feature("label", "int64", (), True, ("a", "b")),
@@ -169,7 +169,9 @@ def test_features_json_equals_the_json_of_tfds() -> None:
             Feature("flag", "bool", (), True),
         )
     )
-    assert tfds.to_features_json(ours, ["photo"]) == json_format.MessageToDict(theirs.to_proto())
+    assert tfds.to_features_json(schema, ["photo"]) == json_format.MessageToDict(
+        expected.to_proto()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""`schema.pbtxt` holds our schemas exactly, TensorFlow's tools read it, and schemas from other
-programs load.
+"""`schema.pbtxt` stores our schemas exactly, and TensorFlow's tools read it.
+
+Schemas of other programs can be loaded.
 """
 
 from typing import Any
@@ -31,9 +32,9 @@ def test_fitted_values_of_a_transform_survive_a_round_trip() -> None:
     schema = Schema((age, Feature("city", "int64", found=(("vocabulary", 5.0),))))
     text = tfmd.to_pbtxt(schema)
     assert tfmd.from_pbtxt(text) == schema
-    for wrong in ("[1]", "3", '{\\"mean\\": null}', "{"):
+    for invalid in ("[1]", "3", '{\\"mean\\": null}', "{"):
         with pytest.raises(DataError):
-            tfmd.from_pbtxt(text.replace('{\\"vocabulary\\": 5.0}', wrong))
+            tfmd.from_pbtxt(text.replace('{\\"vocabulary\\": 5.0}', invalid))
 
 
 def test_schemas_of_sequence_examples_and_bytes_survive_a_round_trip() -> None:
@@ -58,7 +59,7 @@ def test_schemas_of_sequence_examples_and_bytes_survive_a_round_trip() -> None:
 
 
 def test_same_schema_gives_the_pinned_pbtxt() -> None:
-    """Manifests keep digests of this text: the same schema must always give the same bytes."""
+    """Manifests contain digests of this text, so it must never change."""
     schema = Schema(
         (Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))),
         "label",
@@ -82,8 +83,9 @@ def proto_of(schema: Schema) -> Any:
 
 @pytest.fixture(scope="module")
 def shard() -> tuple[Schema, list[dict[str, Any]], list[bytes]]:
-    """Every dtype and shape, required and not, and five records of them, some without what is not
-    required.
+    """A schema with every dtype and shape, both required and optional, and five records.
+
+    Some optional values are missing.
     """
     optional = [Feature(f"{f.name}?", f.dtype, f.shape) for f in every_feature()]
     schema = Schema((*every_feature(), *optional))
@@ -95,9 +97,9 @@ def shard() -> tuple[Schema, list[dict[str, Any]], list[bytes]]:
     return schema, rows, [example(schema.features, row) for row in rows]
 
 
-def stored_values(feature: Feature, given: Any) -> Any:
-    """What stands in the value entry, as tf parses it."""
-    values = flat(feature, given)
+def stored_values(feature: Feature, value: Any) -> Any:
+    """Returns the values of a feature's value entry, as TensorFlow parses it."""
+    values = flat(feature, value)
     if feature.raw:
         return [values.tobytes()]
     if feature.kind == "bytes":
@@ -222,7 +224,9 @@ def test_schema_of_tf_transform_loads() -> None:
     assert set(tfmd.from_pbtxt(text_format.MessageToString(proto))) == {
         Feature("x", "float32", (2, 2), True),
         Feature("y", "bytes", (None,)),
-        Feature("zv", "int64", (None,)),  # another naming than ours: the entries as they stand
+        Feature(
+            "zv", "int64", (None,)
+        ),  # the names follow another rule, so each entry is a feature
         Feature("zl", "int64", (None,)),
     }
 

@@ -1,4 +1,4 @@
-"""Texts of a column have one dtype, whatever the order in which they are counted."""
+"""The texts of a column have the same dtype in any order of counting."""
 
 from functools import reduce
 from operator import or_
@@ -24,7 +24,6 @@ from recordmill.schemas.type_lattice import (
     resolve_dtype,
 )
 
-# The lattice
 counts = st.integers(0, 1 << 40)
 moments = st.builds(
     lambda unit, zone, beyond: unit | zone | beyond,
@@ -35,8 +34,8 @@ moments = st.builds(
 classes_of_a_column = st.lists(
     st.one_of(st.sampled_from([BOOL_CLASS, INT64_CLASS, FLOAT32_CLASS, TEXT_CLASS]), moments),
     max_size=5,
-).map(lambda seen: reduce(or_, seen, 0))
-seens = st.builds(
+).map(lambda value_classes: reduce(or_, value_classes, 0))
+text_counts = st.builds(
     TextCounts,
     classes_of_a_column,
     counts,
@@ -48,28 +47,28 @@ seens = st.builds(
 )
 
 
-@given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
+@given(st.lists(text_counts, max_size=6), st.randoms(use_true_random=False))
 def test_text_counts_sum_the_same_in_any_order_and_grouping(
     parts: list[TextCounts], random: object
 ) -> None:
-    whole = sum(parts, TextCounts())
+    total = sum(parts, TextCounts())
     shuffled = list(parts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert sum(shuffled, TextCounts()) == whole
-    assert reduce(lambda right, left: left + right, reversed(parts), TextCounts()) == whole
-    assert TextCounts() + whole == whole + TextCounts() == whole
+    assert sum(shuffled, TextCounts()) == total
+    assert reduce(lambda right, left: left + right, reversed(parts), TextCounts()) == total
+    assert TextCounts() + total == total + TextCounts() == total
 
 
 @given(classes_of_a_column, classes_of_a_column)
-def test_resolved_dtype_of_joined_columns_is_never_narrower(one: int, other: int) -> None:
+def test_resolved_dtype_of_joined_columns_is_never_narrower(first: int, second: int) -> None:
     height = {"bool": 1, "int64": 1, "float32": 2, "string": 9}
-    both = resolve_dtype(one | other)
-    for part in (one, other):
+    joined_dtype = resolve_dtype(first | second)
+    for part in (first, second):
         if part:
-            assert height.get(both, 3) >= height.get(resolve_dtype(part), 3) or both.startswith(
-                "timestamp"
-            )
-    assert Feature("x", both).dtype == both
+            assert height.get(joined_dtype, 3) >= height.get(
+                resolve_dtype(part), 3
+            ) or joined_dtype.startswith("timestamp")
+    assert Feature("x", joined_dtype).dtype == joined_dtype
 
 
 @pytest.mark.parametrize(
@@ -98,8 +97,12 @@ def test_mixed_value_classes_resolve_to_one_dtype(classes: int, dtype: str) -> N
 
 
 def test_quoted_null_tokens_count_as_nulls_except_in_text() -> None:
-    seen = TextCounts(INT64_CLASS, 10, {"": 2}, soft_nulls=3)
-    assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (
+    text_counts_of_column = TextCounts(INT64_CLASS, 10, {"": 2}, soft_nulls=3)
+    assert (
+        text_counts_of_column.null_count("int64"),
+        text_counts_of_column.null_count("string"),
+        text_counts_of_column.null_count("bytes"),
+    ) == (
         5,
         2,
         2,
