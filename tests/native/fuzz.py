@@ -2,12 +2,12 @@
 
     python tests/native/fuzz.py SECONDS [SEED [ENTRIES TO LEAVE OUT]]
 
-The arguments are those of real calls, which a small build, read and training make first. One to
-three of their values are changed. A quarter of the calls has arbitrary arguments instead, which
-hardly ever fit together.
+The arguments come from real calls, which a small build, read and training make first. One to three
+of their values are changed. A quarter of the calls has arbitrary arguments instead, which hardly
+ever fit together.
 
-An entry answers, or reports that sizes do not fit (IndexError). Anything else ends the process. Run
-it on a library that was built with sanitizers, as `.ci/sanitize` does.
+An entry returns normally, or reports that sizes do not fit (IndexError). Any other result ends the
+process. Run it on a library that was built with sanitizers, as `.ci/sanitize` does.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ RECORD = bytes.fromhex("0a0d0a0b0a016112061a040a02ac02")  # an Example of the fe
 HUNG_SEC = 120
 ROUNDS_PER_WATCH = 100  # a new watch for hanging calls costs as much as many calls
 DICE = np.random.default_rng()
-# Examples of real calls of each entry, and their largest size: small ones are copied quickly.
+# Limits for the examples of real calls of each entry. Small examples are copied quickly.
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 60, 1 << 16
 
 # The arguments of a call. A struct is a dict of its fields.
@@ -76,7 +76,7 @@ Arguments = list[Any]
 
 
 def number(size: int) -> int:
-    """Returns a number that is a place in arrays of that size more often than not."""
+    """Returns a number that is usually a valid place in arrays of this size."""
     return random.randint(0, size) if random.random() < 0.8 else random.choice(NUMBERS)
 
 
@@ -92,15 +92,15 @@ def content(size: int, item_bytes: int) -> Any:
         integers = np.full(size, way - 1, np.int64)
     elif way == 3:
         integers = np.arange(size, dtype=np.int64)
-    else:  # as of `number`
+    else:  # the same distribution as `number`
         integers = DICE.integers(0, size, size, endpoint=True)
         is_limit = DICE.random(size) >= 0.8
         integers[is_limit] = DICE.choice(np.array(NUMBERS), int(is_limit.sum()))
     return integers.astype(f"<i{item_bytes}").view(np.uint8)
 
 
-def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
-    """Returns an argument of that type; arrays have about that size."""
+def arbitrary_argument(parameter: NativeParameter, header: Header, size: int) -> Any:
+    """Returns an argument of a parameter's type. Arrays have about this size."""
     kind = header.number_type(parameter.kind)
     is_struct = kind in header.structs
     if kind == "Blocks":
@@ -108,7 +108,9 @@ def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
     if not parameter.is_array:
         if not is_struct:
             return random.gauss(0, 9) if kind in ("float", "double") else number(size)
-        return {field.name: arbitrary(field, header, size) for field in header.structs[kind]}
+        return {
+            field.name: arbitrary_argument(field, header, size) for field in header.structs[kind]
+        }
     if random.random() < 0.03:
         return None
     dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES[kind])
@@ -124,7 +126,7 @@ def arbitrary(parameter: NativeParameter, header: Header, size: int) -> Any:
 
 
 def names_arguments(header: Header) -> Arguments:
-    """Returns valid arguments of count_names, which needs large tables in a real call."""
+    """Returns valid arguments of count_names. Its real calls have large tables."""
     table, counts = make_name_table(2, 16), np.zeros(3, np.dtype(native.NameCounts))
     counts["last_row"] = -1
     record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
@@ -133,9 +135,9 @@ def names_arguments(header: Header) -> Arguments:
 
 
 def json_arguments(header: Header) -> Arguments:
-    """Returns arguments of scan_json of which the places of names in records are valid."""
-    (function,) = (one for one in header.functions if one.name == "scan_json")
-    arguments = [arbitrary(one, header, 200) for one in function.parameters]
+    """Returns arguments of scan_json with valid places of the names in records."""
+    (function,) = (entry for entry in header.functions if entry.name == "scan_json")
+    arguments = [arbitrary_argument(parameter, header, 200) for parameter in function.parameters]
     arguments[1:3] = make_name_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
     return arguments
 
@@ -154,7 +156,7 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Records the calls in the `with` block."""
-        originals = {one.name: getattr(native, one.name) for one in self._header.functions}
+        originals = {entry.name: getattr(native, entry.name) for entry in self._header.functions}
         for function in self._header.functions:
             setattr(native, function.name, self._wrap(function, originals[function.name]))
         try:
@@ -175,12 +177,12 @@ class Recorder:
         if sum(map(size_bytes, arguments)) > MAX_EXAMPLE_BYTES:
             return
         self._calls[function.name] += 1
-        kept = self.examples[function.name]
-        example = [copied(self._as_dict(one)) for one in arguments]
-        if len(kept) < MAX_EXAMPLES:
-            kept.append(example)
+        examples = self.examples[function.name]
+        example = [copy_argument(self._as_dict(argument)) for argument in arguments]
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(example)
         elif (place := random.randrange(self._calls[function.name])) < MAX_EXAMPLES:
-            kept[place] = example
+            examples[place] = example
 
     def _as_dict(self, argument: Any) -> Any:
         fields = self._header.structs.get(type(argument).__name__)
@@ -204,35 +206,38 @@ def size_bytes(argument: Any) -> int:
     return argument.nbytes if isinstance(argument, np.ndarray) else 0
 
 
-def copied(argument: Any) -> Any:
-    """Returns an argument with copies of its arrays, to which an entry may write."""
+def copy_argument(argument: Any) -> Any:
+    """Returns an argument with copies of its arrays. An entry may write to them."""
     if isinstance(argument, dict):
-        return {name: copied(value) for name, value in argument.items()}
+        return {name: copy_argument(value) for name, value in argument.items()}
     if isinstance(argument, list | tuple):
-        return [copied(value) for value in argument]
+        return [copy_argument(value) for value in argument]
     return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
-def damaged(argument: Any, parameter: NativeParameter, header: Header) -> Any:
-    """Returns an argument with one change. Arrays are changed in place, or shorter or longer."""
+def damage_argument(argument: Any, parameter: NativeParameter, header: Header) -> Any:
+    """Returns an argument with one change.
+
+    Arrays are changed in place, or get another length.
+    """
     if argument is None or random.random() < 0.05:
-        return arbitrary(parameter, header, random.choice((0, 1, 3, 17, 200)))
+        return arbitrary_argument(parameter, header, random.choice((0, 1, 3, 17, 200)))
     if isinstance(argument, dict):
         field = random.choice(header.structs[parameter.kind])
-        return {**argument, field.name: damaged(argument[field.name], field, header)}
+        return {**argument, field.name: damage_argument(argument[field.name], field, header)}
     if isinstance(argument, list):
         place = random.randrange(len(argument) + 1)
         block = argument[place] if place < len(argument) else np.zeros(9, np.uint8)
-        return [*argument[:place], *random.choice([[], [block, block], [damaged_array(block)]])]
+        return [*argument[:place], *random.choice([[], [block, block], [damage_array(block)]])]
     if isinstance(argument, np.ndarray):
-        return damaged_array(argument)
+        return damage_array(argument)
     if isinstance(argument, float):
         return random.choice((0.0, -argument, argument * 2, random.gauss(0, 9), 1e300, np.nan))
     return random.choice((argument - 1, argument + 1, 0, argument * 2 % (1 << 63), number(64)))
 
 
-def damaged_array(array: Any) -> Any:
-    """Returns an array with another length, or changes some of its items or bytes."""
+def damage_array(array: Any) -> Any:
+    """Returns an array of another length, or changes some of its items or bytes."""
     way = random.randrange(6) if array.size else 1
     if way == 0:
         return array[: random.randrange(len(array))].copy()
@@ -261,7 +266,7 @@ def damaged_array(array: Any) -> Any:
 
 
 def call(function: NativeFunction, arguments: Arguments) -> bool:
-    """Calls an entry. Returns whether it answered."""
+    """Calls an entry. Returns whether it returned normally."""
     converted = [
         getattr(native, parameter.kind)(**argument) if isinstance(argument, dict) else argument
         for parameter, argument in zip(function.parameters, arguments, strict=True)
@@ -356,7 +361,10 @@ def exercise(folder: Path) -> None:
 
 
 def main(seconds: float, seed: int) -> None:
-    """Prints the number of calls, and which entries have no example or refused all calls."""
+    """Prints the number of calls, and the entries that were hardly tested.
+
+    These are entries without an example, and entries that refused all calls.
+    """
     header = read_header(HEADER.read_text(encoding="utf-8"))
     global DICE
     random.seed(seed)
@@ -364,8 +372,8 @@ def main(seconds: float, seed: int) -> None:
     recorder = Recorder(header)
     with tempfile.TemporaryDirectory() as folder, recorder.recording():
         exercise(Path(folder))
-    functions = [one for one in header.functions if one.name not in sys.argv[3:]]
-    answered, calls = Counter[str](), Counter[str]()
+    functions = [entry for entry in header.functions if entry.name not in sys.argv[3:]]
+    num_answered, calls = Counter[str](), Counter[str]()
     end = time.monotonic() + seconds
     for round_number in itertools.count():
         if time.monotonic() >= end:
@@ -377,21 +385,27 @@ def main(seconds: float, seed: int) -> None:
             make_example = EXAMPLES.get(function.name)
             if (examples or make_example) and random.random() < 0.75:
                 arguments = (
-                    make_example(header) if make_example else copied(random.choice(examples))
+                    make_example(header) if make_example else copy_argument(random.choice(examples))
                 )
                 for _ in range(random.choice((1, 1, 2, 3)) if arguments else 0):
                     place = random.randrange(len(arguments))
-                    arguments[place] = damaged(arguments[place], function.parameters[place], header)
+                    arguments[place] = damage_argument(
+                        arguments[place], function.parameters[place], header
+                    )
             else:
                 size = random.choice((0, 1, 2, 3, 8, 17, 64, 200))
-                arguments = [arbitrary(one, header, size) for one in function.parameters]
+                arguments = [
+                    arbitrary_argument(parameter, header, size) for parameter in function.parameters
+                ]
             calls[function.name] += 1
-            answered[function.name] += call(function, arguments)
+            num_answered[function.name] += call(function, arguments)
     faulthandler.cancel_dump_traceback_later()
-    print(f"seed {seed}: {calls.total():,} calls, {answered.total():,} answered")
+    print(f"seed {seed}: {calls.total():,} calls, {num_answered.total():,} answered")
     for title, names in {
-        "without an example": [one.name for one in functions if not recorder.examples[one.name]],
-        "refused always": [one.name for one in functions if not answered[one.name]],
+        "without an example": [
+            entry.name for entry in functions if not recorder.examples[entry.name]
+        ],
+        "refused always": [entry.name for entry in functions if not num_answered[entry.name]],
     }.items():
         print(f"{title}: {', '.join(names) or 'none'}")
 

@@ -1,4 +1,4 @@
-"""Decimal texts become the float64 that Python's float() returns, on every platform."""
+"""Decimal texts become the same float64 values as with Python's float()."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -11,8 +11,8 @@ from recordmill.base import native
 RANDOM = np.random.default_rng(11)
 
 
-def _parsed(texts: list[str]) -> np.ndarray:
-    """Parses texts with the library, which must round each of them without Python's help."""
+def _parse(texts: list[str]) -> np.ndarray:
+    """Parses texts with the library. It must round them without Python's help."""
     data = np.frombuffer("".join(texts).encode(), np.uint8)
     lengths = np.array([len(text) for text in texts], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
@@ -27,15 +27,16 @@ def _parsed(texts: list[str]) -> np.ndarray:
     return values
 
 
-def _assert_rounded_as_python_rounds(texts: list[str]) -> None:
+def _assert_equal_to_python(texts: list[str]) -> None:
     expected = np.array([float(text) for text in texts])
-    wrong = np.flatnonzero(_parsed(texts).view(np.uint64) != expected.view(np.uint64))
-    assert [texts[row] for row in wrong[:5].tolist()] == []
+    wrong_rows = np.flatnonzero(_parse(texts).view(np.uint64) != expected.view(np.uint64))
+    assert [texts[row] for row in wrong_rows[:5].tolist()] == []
 
 
 def _random_texts(count: int) -> list[str]:
-    """Returns up to 19 digits with exponents from below the smallest to above the largest
-    float64.
+    """Returns decimals of up to 19 digits.
+
+    Their exponents exceed the range of float64 at both ends.
     """
     digits = RANDOM.integers(0, 10**19, count, dtype=np.uint64) // (
         np.uint64(10) ** RANDOM.integers(0, 19, count, dtype=np.uint64)
@@ -45,8 +46,9 @@ def _random_texts(count: int) -> list[str]:
 
 
 def _near_midpoints(count: int) -> Iterator[str]:
-    """Yields 19 digits as close as they get to the middle between two float64, and their
-    neighbours.
+    """Yields 19 digits that are close to the middle of two float64 values.
+
+    The two neighbours of these digits follow.
     """
     for bits in RANDOM.integers(0, 0x7FEF_FFFF_FFFF_FFFF, count, dtype=np.uint64):
         low = np.uint64(bits).view(np.float64)
@@ -59,38 +61,38 @@ def _near_midpoints(count: int) -> Iterator[str]:
 
 
 def _exact_ties(count: int) -> list[str]:
-    """Returns integers exactly between two float64, as they are and with trailing zeros."""
-    wholes = 2 * RANDOM.integers(2**52, 2**53, count) + 1
+    """Returns integers exactly between two float64, with or without trailing zeros."""
+    integers = 2 * RANDOM.integers(2**52, 2**53, count) + 1
     shifts = RANDOM.integers(0, 9, count)
     return [
-        f"{whole << shift}{'0' * (shift % 4)}e-{shift % 4}"
-        for whole, shift in zip(wholes.tolist(), shifts.tolist(), strict=True)
+        f"{integer << shift}{'0' * (shift % 4)}e-{shift % 4}"
+        for integer, shift in zip(integers.tolist(), shifts.tolist(), strict=True)
     ]
 
 
 def test_random_decimals_are_rounded_to_the_nearest_float64() -> None:
-    _assert_rounded_as_python_rounds(_random_texts(100_000))
+    _assert_equal_to_python(_random_texts(100_000))
 
 
 def test_decimals_near_a_midpoint_are_rounded_to_the_nearest_float64() -> None:
-    _assert_rounded_as_python_rounds(list(_near_midpoints(10_000)))
+    _assert_equal_to_python(list(_near_midpoints(10_000)))
 
 
 def test_ties_are_rounded_to_the_even_float64() -> None:
     texts = [text for text in _exact_ties(10_000) if len(text.partition("e")[0]) <= 19]
     assert len(texts) > 5_000
-    _assert_rounded_as_python_rounds(texts)
+    _assert_equal_to_python(texts)
 
 
 def test_limits_of_float64_are_zero_and_infinity() -> None:
     texts = ["4.9e-324", "2.47e-324", "2.4703282292062327e-324", "2.4703282292062328e-324"]
     texts += ["2.2250738585072014e-308", "2.2250738585072011e-308", "1e-400", "1e400"]
     texts += ["1.7976931348623157e308", "1.7976931348623158e308", "1.7976931348623159e308", "0e999"]
-    _assert_rounded_as_python_rounds(texts)
+    _assert_equal_to_python(texts)
 
 
 @pytest.mark.sweep
 def test_ten_million_decimals_are_rounded_to_the_nearest_float64() -> None:
     for _ in range(10):
-        _assert_rounded_as_python_rounds(_random_texts(900_000))
-        _assert_rounded_as_python_rounds(list(_near_midpoints(35_000)))
+        _assert_equal_to_python(_random_texts(900_000))
+        _assert_equal_to_python(list(_near_midpoints(35_000)))
