@@ -1,6 +1,6 @@
-"""A buffer is reused only after its last view is gone, for a similar size.
+"""A buffer is reused only after its last view is gone.
 
-The size of all idle buffers is bounded.
+It is reused only for a similar size, and the size of all idle buffers is bounded.
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from recordmill.base.threads import prefetch_one, thread_map
 for left in (thread_map(abs, iter(range(100)), 2), prefetch_one(iter(range(9)))):
     next(left)
     setattr(sys.modules["__main__"], f"left_{left.__name__}", left)
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes last, as where TensorFlow is imported
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # keeps the module until the end, as TensorFlow does
 """
 
 

@@ -49,14 +49,14 @@ def test_commit_shows_the_data_set_and_its_derived_files(tmp_path: Path) -> None
 
 
 def test_run_that_was_overtaken_raises_commit_conflict_and_is_removed(tmp_path: Path) -> None:
-    slow = RunFolder.create(tmp_path)
-    quick = build(tmp_path, b"quick", 0)
+    slow_run = RunFolder.create(tmp_path)
+    quick_manifest = build(tmp_path, b"quick", 0)
     with pytest.raises(CommitConflict, match="another build committed generation 1"):
-        publish(slow, b"slow", 0)
-    slow.close()
+        publish(slow_run, b"slow", 0)
+    slow_run.close()
     assert shard(tmp_path, load_manifest(tmp_path)) == b"quick"
     assert [name for name in os.listdir(tmp_path) if name.startswith(("data-", "_run-"))] == [
-        quick.parts[0].folder
+        quick_manifest.parts[0].folder
     ]
 
 
@@ -137,13 +137,13 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("when", ["working", "renamed"])
-def test_dead_run_is_removed_by_the_next_and_a_live_one_is_not(tmp_path: Path, when: str) -> None:
+@pytest.mark.parametrize("state", ["working", "renamed"])
+def test_dead_run_is_removed_by_the_next_and_a_live_one_is_not(tmp_path: Path, state: str) -> None:
     live_folder = RunFolder.create(tmp_path)
-    process = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
+    process = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), state], check=False)
     assert process.returncode == -9
     assert len(list(tmp_path.glob("_run-*"))) == 2
-    assert len(list(tmp_path.glob("data-*"))) == (when == "renamed")
+    assert len(list(tmp_path.glob("data-*"))) == (state == "renamed")
     assert not is_data_set(tmp_path)
     assert len(remove_dead_runs(tmp_path)) == 1
     assert os.listdir(tmp_path) == [live_folder.path.name]
@@ -179,13 +179,13 @@ def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("interval", [4, pytest.param(1, marks=pytest.mark.sweep)])
 def test_kill_at_any_step_leaves_the_old_or_new_data_set_and_is_cleaned(
-    tmp_path: Path, every: int
+    tmp_path: Path, interval: int
 ) -> None:
     contents = [b"one", b"two", b"three", b"four"]
     generations = set()
-    for step in itertools.count(step=every):
+    for step in itertools.count(step=interval):
         out = tmp_path / str(step)
         for base, content in enumerate(contents[:2]):
             build(out, content, base)
@@ -223,15 +223,15 @@ def test_removal_of_a_dead_run_takes_only_files_with_its_id(tmp_path: Path) -> N
         ).returncode
         == -9
     )
-    (dead,) = (path.name.removeprefix("_run-") for path in tmp_path.glob("_run-*"))
+    (dead_id,) = (path.name.removeprefix("_run-") for path in tmp_path.glob("_run-*"))
     (tmp_path / "rejects").mkdir()
-    for name in (f"{dead}.00000.jsonl", f"{dead}0.00000.jsonl", "other.00000.jsonl"):
+    for name in (f"{dead_id}.00000.jsonl", f"{dead_id}0.00000.jsonl", "other.00000.jsonl"):
         (tmp_path / "rejects" / name).write_bytes(b"{}")
-    (tmp_path / f"data-{dead}0").mkdir()
+    (tmp_path / f"data-{dead_id}0").mkdir()
     assert len(remove_dead_runs(tmp_path)) == 1
-    assert sorted(os.listdir(tmp_path)) == [f"data-{dead}0", "rejects"]
+    assert sorted(os.listdir(tmp_path)) == [f"data-{dead_id}0", "rejects"]
     assert sorted(os.listdir(tmp_path / "rejects")) == sorted(
-        [f"{dead}0.00000.jsonl", "other.00000.jsonl"]
+        [f"{dead_id}0.00000.jsonl", "other.00000.jsonl"]
     )
 
 

@@ -120,14 +120,14 @@ def test_compacted_data_set_keeps_its_transform(tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(tmp_path / "0.csv", out, transform=DECLARED, splits=SPLITS, label="label")
     recordmill.build(tmp_path / "1.csv", out, append=True)
-    before = load_manifest(out)
-    assert len(before.parts) == 2
+    old_manifest = load_manifest(out)
+    assert len(old_manifest.parts) == 2
     recordmill.compact(out, keep_generations=1)
-    after = load_manifest(out)
-    assert after.transform == before.transform
-    assert (out / after.parts[0].folder / "transform" / "transform_fn").is_dir()
+    new_manifest = load_manifest(out)
+    assert new_manifest.transform == old_manifest.transform
+    assert (out / new_manifest.parts[0].folder / "transform" / "transform_fn").is_dir()
     assert recordmill.verify(out) == []
-    assert sum(after.records.values()) == 400
+    assert sum(new_manifest.records.values()) == 400
 
 
 def test_parts_can_be_appended_to_a_compacted_data_set(tmp_path: Path) -> None:
@@ -150,15 +150,15 @@ def test_damaged_part_is_not_compacted_and_nothing_is_left(tmp_path: Path, targe
         flip(path, path.stat().st_size - 1)
     else:
         flip(path, 30)
-    before = tree(out)
+    files = tree(out)
     with pytest.raises(DataError, match=r"train-00000-of-00001\.tfrecord"):
         recordmill.compact(out)
-    assert tree(out) == before
+    assert tree(out) == files
 
 
 def test_more_shards_than_records_are_refused(tmp_path: Path) -> None:
     out = make_parts(tmp_path / "out")
-    before = tree(out)
+    files = tree(out)
     with pytest.raises(UsageError, match="use at most as many shards"):
         recordmill.compact(out, num_shards=590)
-    assert tree(out) == before
+    assert tree(out) == files

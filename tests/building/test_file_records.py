@@ -39,7 +39,7 @@ def always_sort() -> Iterator[None]:
 
 
 def content(result: BuildResult) -> dict[str, bytes]:
-    """Returns all files and rejects of a data set, without the names of its run."""
+    """Returns all files and rejects of a data set, without the id of its run."""
     out = Path(result.out)
     data = next(out.glob("data-*"))
     files = tree(data)
@@ -74,9 +74,9 @@ def build_both_ways(source: Path, root: Path, **options: Any) -> dict[str, bytes
     return direct
 
 
-def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) -> None:
+def write_documents(folder: Path, seed: int, files: int, num_broken: int, size: int) -> None:
     dice = random.Random(seed)
-    broken_numbers = set(dice.sample(range(files), min(bad, files)))
+    broken_numbers = set(dice.sample(range(files), min(num_broken, files)))
     for number in range(files):
         path = folder / f"class{number % 3}" / f"{number:04d}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) ->
 @given(
     seed=st.integers(0, 10**6),
     files=st.integers(1, 60),
-    bad=st.sampled_from([0, 0, 1, 2, 20, 60]),
+    num_broken=st.sampled_from([0, 0, 1, 2, 20, 60]),
     size=st.sampled_from([1, 20, 400]),
     shards=st.one_of(
         st.fixed_dictionaries({"num_shards": st.integers(1, 12)}),
@@ -104,7 +104,7 @@ def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) ->
 def test_direct_build_of_documents_equals_the_build_that_sorts(
     seed: int,
     files: int,
-    bad: int,
+    num_broken: int,
     size: int,
     shards: dict[str, int],
     splits: dict[str, Any],
@@ -114,7 +114,7 @@ def test_direct_build_of_documents_equals_the_build_that_sorts(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in")
-        write_documents(source, seed, files, bad, size)
+        write_documents(source, seed, files, num_broken, size)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(file_records, "BATCH_BYTES", 1500)
             patched.setattr(file_records, "BATCH_FILES", 7)

@@ -92,11 +92,11 @@ CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception],
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("case", CHANGES)
 def test_record_changed_between_reading_and_writing_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    change, error, message = CHANGES[what]
+    change, error, message = CHANGES[case]
     with pytest.raises(error, match=message):
         build_with(monkeypatch, tmp_path / "out", change)
     assert not (tmp_path / "out").exists()

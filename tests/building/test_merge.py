@@ -154,7 +154,7 @@ def test_cancelled_run_stops_while_slices_are_merged(tmp_path: Path) -> None:
     slices = slices_of(runs_of(tmp_path, deal_records(500, 50, "hashed")))
     progress = Progress()
     progress.cancel()
-    before = set(tmp_path.iterdir())
+    files = set(tmp_path.iterdir())
     with pytest.raises(RunCancelled), limit_fan_in(2, slices, tmp_path, 10_000, progress.advance):
         raise AssertionError("it was not stopped")
-    assert set(tmp_path.iterdir()) == before
+    assert set(tmp_path.iterdir()) == files

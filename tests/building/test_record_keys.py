@@ -123,9 +123,9 @@ def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:
 
 
 def test_key_bits_keep_the_leading_bits() -> None:
-    full, _ = assign_keys(BuildOrder(), source("a"), [0] * 50, list(range(50)))
-    masked, _ = assign_keys(BuildOrder(key_bits=8), source("a"), [0] * 50, list(range(50)))
-    assert masked == [key >> 56 << 56 for key in full]
+    full_keys, _ = assign_keys(BuildOrder(), source("a"), [0] * 50, list(range(50)))
+    masked_keys, _ = assign_keys(BuildOrder(key_bits=8), source("a"), [0] * 50, list(range(50)))
+    assert masked_keys == [key >> 56 << 56 for key in full_keys]
 
 
 def test_splits_have_the_requested_sizes_and_do_not_depend_on_the_seed() -> None:
@@ -155,10 +155,12 @@ def test_split_group_is_never_divided_between_splits() -> None:
 
 def test_key_column_keeps_keys_and_splits_when_rows_are_inserted() -> None:
     options = BuildOrder(key="id", splits=(("a", 0.5), ("b", 0.5)))
-    before = pa.record_batch({"id": pa.array([1, 2, 3])})
-    after = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
-    keys, splits = assign_keys(options, source("x"), [0] * 3, [0, 1, 2], before)
-    keys_after, splits_after = assign_keys(options, source("renamed"), [0] * 4, [0, 1, 2, 3], after)
+    batch = pa.record_batch({"id": pa.array([1, 2, 3])})
+    longer_batch = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
+    keys, splits = assign_keys(options, source("x"), [0] * 3, [0, 1, 2], batch)
+    keys_after, splits_after = assign_keys(
+        options, source("renamed"), [0] * 4, [0, 1, 2, 3], longer_batch
+    )
     assert [keys_after[0], *keys_after[2:]] == keys
     assert [splits_after[0], *splits_after[2:]] == splits
 

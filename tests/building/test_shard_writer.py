@@ -177,7 +177,7 @@ def test_shards_equal_the_divided_sorted_list(
         )
         assert sum(run.records for run in runs) == len(records)
         shards = shards_of(runs, total, options, ["a", "b"], max_group, memory_bytes)
-    # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
+    # Records with equal keys are ordered by (file, position), as in the sorted list.
     assert shards == plain_shards(records, options)
 
 
@@ -246,7 +246,7 @@ def test_compressed_shard_has_a_table_of_its_members(tmp_path: Path) -> None:
     info = writer.finish().finalize().info
     assert gzip.decompress((folder / str(name)).read_bytes()) == frames.data.tobytes()
     table = np.load(folder / INDEX_FOLDER / name.members_name)
-    assert table.tolist() == [(0, 0)]  # where the only member begins
+    assert table.tolist() == [(0, 0)]  # the start of the only member
     assert info.bytes == (folder / str(name)).stat().st_size
     assert info.framed_bytes == len(frames.data)
 

@@ -243,7 +243,6 @@ def test_divergence_does_not_depend_on_the_scale_of_the_numbers() -> None:
     assert divergences[1] == pytest.approx(divergences[0])
 
 
-# Drift and skew
 Values = dict[str, npt.NDArray[Any]]
 
 

@@ -44,15 +44,17 @@ def count_with_sets(
     records: list[tuple[bytes, int]], splits: int
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
     contents = [[content for content, at in records if at == split] for split in range(splits)]
-    within = {
+    within_splits = {
         split: len(split_contents) - len(Counter(split_contents))
         for split, split_contents in enumerate(contents)
     }
-    between = {
+    between_splits = {
         (first, second): sum(content in set(contents[first]) for content in contents[second])
         for first, second in permutations(range(splits), 2)
     }
-    return {at: n for at, n in within.items() if n}, {at: n for at, n in between.items() if n}
+    return {at: n for at, n in within_splits.items() if n}, {
+        at: n for at, n in between_splits.items() if n
+    }
 
 
 CONTENTS = st.lists(

@@ -147,14 +147,14 @@ def _make_file(
     needs_quotes = any(
         mark in value for row in rows for value in row for mark in (delimiter, quote, "\n")
     )
-    about = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if has_header else 'no header'}"
+    description = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if has_header else 'no header'}"
     return GeneratedFile(
         out.getvalue(),
         delimiter,
         quote,
         names,
         rows,
-        about,
+        description,
         needs_quotes or quoting != csv.QUOTE_MINIMAL,
     )
 

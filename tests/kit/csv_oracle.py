@@ -62,12 +62,12 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
         return 0, None
     digits = fraction or ""
     unit = (SECONDS_CLASS, MILLIS_CLASS, MICROS_CLASS, NANOS_CLASS)[(len(digits) + 2) // 3]
-    beyond = (
+    range_class = (
         0
         if -9_223_372_036 <= (moment - EPOCH) // timedelta(seconds=1) < 9_223_372_036
         else BEYOND_NANOS_CLASS
     )
-    return unit | (AWARE_CLASS if zone else NAIVE_CLASS) | beyond, moment.replace(
+    return unit | (AWARE_CLASS if zone else NAIVE_CLASS) | range_class, moment.replace(
         microsecond=int(digits.ljust(6, "0")[:6])
     )
 

@@ -185,11 +185,13 @@ def _members(
     for offset, length in zip(index["offset"].tolist(), index["length"].tolist(), strict=True):
         if offset + length + INDEX_FRAME_BYTES - starts[-1] > member_bytes and offset > starts[-1]:
             starts.append(offset)
-    packed = [pack(data[a:b]) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
+    compressed_members = [
+        pack(data[a:b]) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)
+    ]
     members = np.zeros(len(starts), MEMBERS_DTYPE)
     members["uncompressed"] = starts
-    members["compressed"] = np.cumsum([0, *(len(part) for part in packed[:-1])])
-    return b"".join(packed), members
+    members["compressed"] = np.cumsum([0, *(len(part) for part in compressed_members[:-1])])
+    return b"".join(compressed_members), members
 
 
 def window_options(shuffle: object, window_bytes: int) -> dict[str, int]:

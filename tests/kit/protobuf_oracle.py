@@ -62,12 +62,12 @@ def _steps(feature: Feature, steps: Sequence[Any]) -> Any:
 
 
 def _feature_value(feature: Feature, message: Any, kind: str) -> Any:
-    which = message.WhichOneof("kind")
-    if which is None:
+    list_name = message.WhichOneof("kind")
+    if list_name is None:
         return None
-    if _LISTS[which] != kind:
+    if _LISTS[list_name] != kind:
         return BAD
-    values = [_value(feature, value, kind) for value in getattr(message, which).value]
+    values = [_value(feature, value, kind) for value in getattr(message, list_name).value]
     if any(value is BAD for value in values):
         return BAD
     size = feature.inner_size

@@ -120,12 +120,12 @@ def _store_settings() -> dict[str, str]:
     }
 
 
-def s3_settings(endpoint: str, **others: str) -> dict[str, str]:
+def s3_settings(endpoint: str, **overrides: str) -> dict[str, str]:
     """Returns the settings for an S3 server.
 
     Args:
         endpoint: URL of the server.
-        others: Settings that are added or replaced, without the prefix `AWS_`.
+        overrides: Settings that are added or replaced, without the prefix `AWS_`.
     """
     variables = {
         "ACCESS_KEY_ID": KEY,
@@ -137,7 +137,7 @@ def s3_settings(endpoint: str, **others: str) -> dict[str, str]:
         "ENDPOINT_URL": endpoint,
         "CONFIG_FILE": os.devnull,
         "SHARED_CREDENTIALS_FILE": os.devnull,
-        **others,
+        **overrides,
     }
     return {f"AWS_{name}": value for name, value in variables.items()}
 

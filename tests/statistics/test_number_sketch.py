@@ -145,7 +145,8 @@ def large_column(name: str) -> Any:
 LARGE = ["years", "dates", "dates, some missing", "latitudes", "zip codes", "money", "nanoseconds"]
 
 
-IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # half of the values are
+# Columns with half of their values in one bin.
+IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]
 
 
 @pytest.mark.parametrize(
