@@ -16,17 +16,17 @@ from recordmill.base import messages
 if TYPE_CHECKING:
     from kit.store_server import Store
 
-# The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a
-# deadline. Each run draws other examples, so that few of each keep the whole suite within ten
-# minutes.
+# The first call of a kernel compiles it, which takes seconds on a fresh machine. So no example has
+# a deadline. Each run draws other examples, so a few per test are enough, and the suite stays below
+# ten minutes.
 settings.register_profile("recordmill", deadline=None, max_examples=40)
 settings.load_profile("recordmill")
 
-# An f-string over a message that names options is an error in tests: it would lose the options.
+# A message with option names loses them in an f-string. In tests that is an error.
 messages.STRICT = True
 
-# A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP;
-# children would inherit that, and get both here.
+# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP. The children of
+# tests would inherit that, so both signals get their default handlers.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -37,8 +37,9 @@ for number, handler in (
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real files that the repository does not hold; tests that want it skip where it
-    is absent.
+    """Folder of real files, which is not part of the repository.
+
+    Tests that use it are skipped if it is missing.
     """
     root = Path(
         os.environ.get(
@@ -53,7 +54,7 @@ def shared_data() -> Path:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The tests of a module that says STORES run with each of these servers as their `store`."""
+    """Runs the tests of a module once per server in its list `STORES`."""
     starts = getattr(metafunc.module, "STORES", ())
     if starts and "store" in metafunc.fixturenames:
         ids = [start.__name__.removesuffix("_server") for start in starts]
@@ -62,8 +63,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that need a store's server; those that measure memory need Linux and are tried
-    three times.
+    """Adds marks to the tests of stores and of memory.
+
+    Tests that need the server of a store get the mark `store`. Tests that measure memory run on
+    Linux only, and are tried three times.
     """
     linux = pytest.mark.skipif(
         sys.platform != "linux", reason="the memory of a process is asked of /proc"
@@ -78,8 +81,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What the modules of all tests hold stays: a collection of garbage that looks at it each time
-    takes a second.
+    """Exempts the objects of all test modules from garbage collection.
+
+    Otherwise each full collection would inspect them, which takes a second.
     """
     gc.collect()
     gc.freeze()
@@ -89,8 +93,9 @@ def pytest_collection_finish() -> None:
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["Store"]:
-    """A server of S3, or what the module says in STORES, on loopback; skips where it is not
-    installed.
+    """Server of a store on loopback: S3, or the parameter from `STORES`.
+
+    Skips the test if the server is not installed.
     """
     from kit.store_server import s3_server
 
@@ -102,8 +107,9 @@ def store(
 def out(
     store: "Store", request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """A folder of the test's own in the store; what is prepared for it lies in a folder of the
-    test's own, too.
+    """Folder in the store that only this test uses.
+
+    Temporary local files go to `tmp_path`.
     """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name: str = request.node.originalname

@@ -1,4 +1,4 @@
-"""Reads of small data in many pieces, so that threads and jobs have something to share."""
+"""Fixture that reads small data in many pieces, so that threads share the work."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from recordmill.shards import cutting
 
 @pytest.fixture(autouse=True)
 def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of a module that says PIECE_BYTES read pieces of that size."""
+    """Sets the size of pieces to `PIECE_BYTES` of the test's module."""
     monkeypatch.setattr(
         cutting, "PIECE_BYTES", getattr(request.module, "PIECE_BYTES", cutting.PIECE_BYTES)
     )

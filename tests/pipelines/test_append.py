@@ -1,4 +1,4 @@
-"""`build --append` adds a part to a data set, whose old records keep their numbers and bytes."""
+"""`build --append` adds a part to a data set. Old records keep their numbers and bytes."""
 
 import csv
 import json
@@ -80,9 +80,9 @@ def test_statistics_after_appends_are_those_of_a_build_of_all_inputs(
         recordmill.build(path, tmp_path / "out", append=True, **options)
     for name in ("statistics.pb", "schema.pbtxt"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "all" / name).read_bytes()
-    everything, appended = (load_manifest(tmp_path / name) for name in ("all", "out"))
-    assert appended.statistics["splits"] == everything.statistics["splits"]
-    assert appended.statistics["sketch"] == everything.statistics["sketch"]
+    complete, appended = (load_manifest(tmp_path / name) for name in ("all", "out"))
+    assert appended.statistics["splits"] == complete.statistics["splits"]
+    assert appended.statistics["sketch"] == complete.statistics["sketch"]
     assert list_generations(tmp_path / "out") == [2, 3]
 
 
@@ -92,10 +92,10 @@ def test_known_inputs_are_skipped_and_counted(inputs: tuple[str, str], tmp_path:
     result = recordmill.build(list(inputs), out, append=True)
     assert result.read == 60
     assert "inputs that are part of the data set, and were skipped: 1" in result.notes
-    again = recordmill.build(str(tmp_path / "*.csv"), out, append=True)
-    assert (again.unchanged, again.appended, again.read) == (True, True, 0)
-    assert again.records == {"train": 260}
-    assert again.notes == ("inputs that are part of the data set, and were skipped: 2",)
+    second = recordmill.build(str(tmp_path / "*.csv"), out, append=True)
+    assert (second.unchanged, second.appended, second.read) == (True, True, 0)
+    assert second.records == {"train": 260}
+    assert second.notes == ("inputs that are part of the data set, and were skipped: 2",)
     assert list_generations(out) == [1, 2]
     assert not list(out.glob("_run-*"))
 
@@ -168,21 +168,21 @@ def test_equal_options_are_accepted(inputs: tuple[str, str], tmp_path: Path) -> 
         result = recordmill.build(path, tmp_path / "out", append=True, **options)
     assert sum(result.records.values()) == 260
     assert result.manifest.shard_counts == {"train": 3, "test": 3}
-    # Without them, they come from the manifest.
-    more = write_csv(tmp_path / "three.csv", [{"id": 9000, "animal": "cat", "size": "-"}])
+    # Without these options, an append takes them from the manifest.
+    extra_csv = write_csv(tmp_path / "three.csv", [{"id": 9000, "animal": "cat", "size": "-"}])
     with pytest.raises(UsageError, match="'size' is missing"):
-        recordmill.build(more, tmp_path / "out", append=True)
-    result = recordmill.build(more, tmp_path / "out", append=True, widen=True)
+        recordmill.build(extra_csv, tmp_path / "out", append=True)
+    result = recordmill.build(extra_csv, tmp_path / "out", append=True, widen=True)
     assert sum(result.records.values()) == 261
     assert recordmill.verify(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("other", [{"overwrite": True}, {"if_changed": True}])
+@pytest.mark.parametrize("option", [{"overwrite": True}, {"if_changed": True}])
 def test_append_excludes_replacing(
-    other: dict[str, Any], inputs: tuple[str, str], tmp_path: Path
+    option: dict[str, Any], inputs: tuple[str, str], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        recordmill.build(inputs[0], tmp_path / "out", append=True, **other)
+        recordmill.build(inputs[0], tmp_path / "out", append=True, **option)
     with pytest.raises(UsageError, match="needs append"):
         recordmill.build(inputs[0], tmp_path / "out", widen=True)
 
@@ -225,7 +225,7 @@ def test_wider_records_are_refused_and_allowed_with_widen(case: str, tmp_path: P
     old, new, words = WIDER[case]
     out = tmp_path / "out"
     recordmill.build(old, out, shuffle=False)
-    # Not even a budget for rejects lets them in.
+    # A budget for rejects doesn't allow them, either.
     with pytest.raises(UsageError, match=f"{words}.*widen=True"):
         recordmill.build(new, out, append=True, max_rejects="100%")
     assert list_generations(out) == [1]
@@ -299,18 +299,18 @@ def test_new_classes_are_refused_and_get_the_next_numbers(tmp_path: Path) -> Non
     assert result.schema["y"].classes == ("cat", "dog", "ant")
     assert recordmill.open(out).schema["y"].classes == ("cat", "dog", "ant")
     assert [int(record["y"]) for record in recordmill.open(out)] == [1, 0, 2, 1]
-    # Fewer classes than the data set has are no change.
+    # An append may have fewer classes than the data set.
     last = write_csv(tmp_path / "c.csv", [{"x": 5, "y": "ant"}])
     assert recordmill.build(last, out, append=True).schema["y"].classes == ("cat", "dog", "ant")
 
 
 def test_rejects_of_all_parts_are_listed_and_counted(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    good = write_csv(tmp_path / "a.csv", [{"x": 1}, {"x": 2}])
-    bad = write_csv(tmp_path / "b.csv", [{"x": "no"}, {"x": 3}])
-    worse = write_csv(tmp_path / "c.csv", [{"x": "no"}, {"x": "nor"}, {"x": 4}])
-    recordmill.build(good, out)
-    for path in (bad, worse):
+    good_csv = write_csv(tmp_path / "a.csv", [{"x": 1}, {"x": 2}])
+    bad_csv = write_csv(tmp_path / "b.csv", [{"x": "no"}, {"x": 3}])
+    worse_csv = write_csv(tmp_path / "c.csv", [{"x": "no"}, {"x": "nor"}, {"x": 4}])
+    recordmill.build(good_csv, out)
+    for path in (bad_csv, worse_csv):
         result = recordmill.build(path, out, append=True, max_rejects=2)
     assert (result.read, result.rejected, len(result.rejects)) == (3, 2, 1)
     assert sum(result.reject_reasons.values()) == 2
@@ -326,19 +326,19 @@ def test_append_that_two_others_overtake_is_told_to_repeat(
 ) -> None:
     out = tmp_path / "out"
     recordmill.build(inputs[0], out)
-    others = [
+    paths = [
         write_csv(tmp_path / f"{number}.csv", rows_of(number, number + 1)) for number in (7, 8)
     ]
     run_job = recordmill.pipelines.build_job.run_job
 
     def append_meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
-        for path in others:
+        for path in paths:
             recordmill.build(path, out, append=True)
         run_job(*args, **options)
 
     monkeypatch.setattr("recordmill.pipelines.build_job.run_job", append_meanwhile)
-    # The second one of them has removed the sketch that the append would merge with its own.
+    # The second append removed the sketch that this append would merge with its own.
     with pytest.raises(CommitConflict, match=r"generation 3.*repeat the command"):
         recordmill.build(inputs[1], out, append=True)
     assert recordmill.build(inputs[1], out, append=True).records == {"train": 262}
@@ -387,12 +387,12 @@ def test_second_of_two_appends_is_told_to_repeat(
 ) -> None:
     out = tmp_path / "out"
     recordmill.build(inputs[0], out)
-    more = write_csv(tmp_path / "c.csv", rows_of(7, 8))
+    extra_csv = write_csv(tmp_path / "c.csv", rows_of(7, 8))
     run_job = recordmill.pipelines.build_job.run_job
 
     def append_meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
-        recordmill.build(more, out, append=True)
+        recordmill.build(extra_csv, out, append=True)
         run_job(*args, **options)
 
     monkeypatch.setattr("recordmill.pipelines.build_job.run_job", append_meanwhile)

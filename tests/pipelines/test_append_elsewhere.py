@@ -1,4 +1,4 @@
-"""Appends in stores and by workers write the shards and statistics of an append on one machine."""
+"""Appends in stores and by workers write the same files as local appends."""
 
 import itertools
 from pathlib import Path
@@ -46,16 +46,19 @@ def appended(inputs: list[str], tmp_path: Path) -> recordmill.BuildResult:
 
 
 def part_files(out: str, manifest: Manifest) -> dict[str, bytes]:
-    """The files of the newest part, without the list of inputs, which has times or etags."""
+    """Returns the files of the newest part by name.
+
+    The list of inputs is left out, because it contains times or etags.
+    """
     files = find_files(f"{out}/{manifest.parts[-1].folder}")
     contents = {name: read_range(path).tobytes() for name, path in files.items()}
     contents.pop("inputs.jsonl", None)
     return contents
 
 
-def check_same(out: str, manifest: Manifest, near: recordmill.BuildResult) -> None:
-    assert part_files(out, manifest) == part_files(str(near.out), near.manifest)
-    assert manifest.fingerprint == near.manifest.fingerprint
+def check_same(out: str, manifest: Manifest, expected: recordmill.BuildResult) -> None:
+    assert part_files(out, manifest) == part_files(str(expected.out), expected.manifest)
+    assert manifest.fingerprint == expected.manifest.fingerprint
     assert load_manifest(out) == manifest
     assert len(manifest.parts) == 2
     assert manifest.action == "append"
@@ -113,13 +116,13 @@ def test_transform_of_a_data_set_in_a_store_is_applied(
     pytest.importorskip("tensorflow_transform")
     options: dict[str, Any] = {"name": "same", "append": True, "kind": "csv"}
     steps = {"z": "zscore", "y": "keep"}
-    near = tmp_path / "near"
-    for target in (str(near), out):
+    local = tmp_path / "near"
+    for target in (str(local), out):
         recordmill.build(inputs[:2], target, transform=steps, **options)
         recordmill.build(inputs[2:3], target, **options)
     manifest = Steps.begin(inputs[3:], out, tmp_path / "private", **options).run_all()
-    last = recordmill.build(inputs[3:], near, **options)
-    assert part_files(out, manifest) == part_files(str(near), last.manifest)
+    last = recordmill.build(inputs[3:], local, **options)
+    assert part_files(out, manifest) == part_files(str(local), last.manifest)
     assert not [
         name
         for part in manifest.parts[1:]

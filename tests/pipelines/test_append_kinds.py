@@ -57,7 +57,7 @@ def ids(out: Path) -> list[int]:
 
 
 def append(source: object, out: Path, **options: Any) -> recordmill.BuildResult:
-    """Appends to a valid data set, which a second append leaves as it is."""
+    """Appends to a data set. Checks that it is valid, and that a second append changes nothing."""
     result = recordmill.build(source, out, append=True, **options)
     assert recordmill.verify(out) == []
     assert recordmill.build(source, out, append=True, **options).unchanged
@@ -96,8 +96,8 @@ def test_schema_that_is_given_again_reads_the_records_as_declared(tmp_path: Path
         result = recordmill.build(path, tmp_path / "out", append=True, schema=schema)
     assert result.records == {"train": 2}
     assert result.schema["x"].dtype == "int32"
-    bad = write_jsonl(tmp_path / "c.jsonl", [{"x": 2**40, "v": [0, 1]}, {"x": 5, "v": [0, 1]}])
-    result = recordmill.build(bad, tmp_path / "out", append=True, schema=schema, max_rejects=1)
+    bad_path = write_jsonl(tmp_path / "c.jsonl", [{"x": 2**40, "v": [0, 1]}, {"x": 5, "v": [0, 1]}])
+    result = recordmill.build(bad_path, tmp_path / "out", append=True, schema=schema, max_rejects=1)
     assert (result.read, result.rejected) == (2, 1)
 
 
@@ -145,7 +145,7 @@ def test_labels_file_of_all_images_is_no_reject_for_the_known_ones(
 
 
 def write_samples(path: Path, begin: int, end: int, classes: int = 3) -> str:
-    """A WebDataset of images, class numbers and documents."""
+    """Writes a WebDataset of images, class numbers and JSON documents."""
     with tarfile.open(path, "w") as tar:
         for number in range(begin, end):
             image = io.BytesIO()
@@ -174,7 +174,7 @@ def test_tar_of_webdataset_is_appended(tmp_path: Path) -> None:
 
 
 def write_coco(path: Path, names: list[str], categories: list[str]) -> str:
-    """Boxes of these images: image i has i % 3 boxes, of a category each."""
+    """Writes a COCO file. Image i has i % 3 boxes, each of another category."""
     boxes = [
         {"image_id": image, "category_id": (image + box) % len(categories), "bbox": [box, 1, 2, 3]}
         for image in range(len(names))
@@ -422,18 +422,18 @@ def test_transform_of_the_data_set_is_applied_and_not_fitted_again(tmp_path: Pat
 def test_halves_of_a_real_table_become_one_data_set(tmp_path: Path, shared_data: Path) -> None:
     path = shared_data / "csv" / "fivethirtyeight" / "bechdel" / "movies.csv"
     header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    half = len(lines) // 2
-    for name, part in (("a", lines[:half]), ("b", lines[half:])):
+    middle = len(lines) // 2
+    for name, part in (("a", lines[:middle]), ("b", lines[middle:])):
         (tmp_path / f"{name}.csv").write_text("".join([header, *part]), encoding="utf-8")
     out = tmp_path / "out"
     options: dict[str, Any] = {"kind": "csv", "key": "imdb", "splits": "train=0.7,test=0.3"}
-    everything = recordmill.build(str(tmp_path / "*.csv"), tmp_path / "all", **options)
-    # Half of the rows may look narrower than all of them.
-    dtypes = {feature.name: feature.dtype for feature in everything.schema}
+    complete = recordmill.build(str(tmp_path / "*.csv"), tmp_path / "all", **options)
+    # The types that are inferred from half of the rows may be narrower.
+    dtypes = {feature.name: feature.dtype for feature in complete.schema}
     for name in "ab":
         half_csv = str(tmp_path / f"{name}.csv")
         result = recordmill.build(half_csv, out, append=True, widen=True, dtypes=dtypes, **options)
-    assert result.records == everything.records
+    assert result.records == complete.records
     assert recordmill.verify(out) == []
 
 

@@ -11,7 +11,7 @@ from recordmill.pipelines.beam_run import check_runner
 
 
 @pytest.mark.parametrize(
-    ("runner", "flags", "says"),
+    ("runner", "flags", "message"),
     [
         ("FlinkRunner", ["--object-reuse"], "unknown option --object-reuse"),
         (None, ["--paralelism=2"], "unknown option --paralelism=2"),
@@ -21,9 +21,9 @@ from recordmill.pipelines.beam_run import check_runner
     ],
 )
 def test_mistyped_beam_flag_names_the_closest_one(
-    runner: str | None, flags: list[str], says: str
+    runner: str | None, flags: list[str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         check_runner(runner, flags)
 
 

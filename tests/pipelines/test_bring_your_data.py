@@ -33,7 +33,7 @@ COCO = {
 
 
 def lay_out(folder: Path) -> None:
-    """All layouts of the page, in one folder of each row's own."""
+    """Writes the files of all rows of the page to the working folder."""
     png = image_samples.encode_image("PNG")
     for name in (
         "photos/cat/a",
@@ -99,35 +99,35 @@ def lay_out(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("what", ROWS)
+@pytest.mark.parametrize("row", ROWS)
 def test_command_of_a_row_builds_its_layout(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lay_out(tmp_path)
-    if "train,val" in what:
+    if "train,val" in row:
         for split in ("train", "val"):
             write_file(f"photos/{split}/cat/{split}.png", image_samples.encode_image("PNG"))
             write_file(f"photos/{split}/dog/{split}.png", image_samples.encode_image("PNG"))
         for name in ("photos/cat/a.png", "photos/dog/b.png"):
             Path(name).unlink()
-    if "--label-regex" in ROWS[what]:
+    if "--label-regex" in ROWS[row]:
         for name in ("cat", "dog"):
             Path("photos", name).rename(f"photos/{name}_x")
-    if not ROWS[what].startswith("recordmill build "):
+    if not ROWS[row].startswith("recordmill build "):
         assert eval(
-            ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}
+            ROWS[row], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}
         ).records == {"train": 3}
         return
-    assert run([*shlex.split(ROWS[what])[1:], "--quiet"]) == 0
+    assert run([*shlex.split(ROWS[row])[1:], "--quiet"]) == 0
     ds = recordmill.open("shards")
     assert len(ds)
-    if "--boxes" in ROWS[what]:
+    if "--boxes" in ROWS[row]:
         (names,) = filter(None, ds.to_table()["image/object/class/text"].to_pylist())
-        assert names == (["cat é"] if "Latin-1" in what else ["cat"])
-    if "--label-regex" in ROWS[what]:
+        assert names == (["cat é"] if "Latin-1" in row else ["cat"])
+    if "--label-regex" in ROWS[row]:
         assert ds.schema["label"].classes == ("cat", "dog")
-    if "split" in what:
+    if "split" in row:
         assert len(ds.splits) == 2
     assert recordmill.verify("shards") == []
 

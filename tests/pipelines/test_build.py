@@ -1,5 +1,6 @@
-"""Builds of data in memory hold the given records, give the same bytes however they run, and
-write all or nothing.
+"""The bytes of a build in memory don't depend on threads or runner.
+
+A build contains all records, and a build that fails writes nothing.
 """
 
 import json
@@ -62,11 +63,14 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
 def test_bytes_do_not_depend_on_the_number_of_sorted_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, size: dict[str, Any]
 ) -> None:
-    """Small arenas and units make many runs; of a key with few values each has records for all
-    shards of a bucket.
+    """Small buffers and units produce many sorted runs.
+
+    The key has few values, so each run has records for all shards of a bucket.
     """
     data = table(3000).append_column("few", pa.array(["ab"[i % 3 == 0] for i in range(3000)]))
-    little = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=100))
+    small_batches = pa.RecordBatchReader.from_batches(
+        data.schema, data.to_batches(max_chunksize=100)
+    )
     options: dict[str, Any] = {
         "splits": {"train": 0.8, "test": 0.2},
         "split_by": "id",
@@ -74,17 +78,20 @@ def test_bytes_do_not_depend_on_the_number_of_sorted_runs(
         "key": key,
     }
     expected = recordmill.build(data, tmp_path / "one", **options, **size)
-    in_files: list[str] = []
-    created = sorted_run.create_file
+    run_paths: list[str] = []
+    create_file = sorted_run.create_file
     monkeypatch.setattr(
-        sorted_run, "create_file", lambda path: (in_files.append(str(path)), created(path))[1]
+        sorted_run, "create_file", lambda path: (run_paths.append(str(path)), create_file(path))[1]
     )
-    monkeypatch.setattr(ingest, "_limit_buffer_bytes", lambda plan, group, most: 20_000)
+    monkeypatch.setattr(ingest, "_limit_buffer_bytes", lambda plan, group, max_bytes: 20_000)
     monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
     result = recordmill.build(
-        pa.RecordBatchReader.from_batches(data.schema, little), tmp_path / "out", **options, **size
+        pa.RecordBatchReader.from_batches(data.schema, small_batches),
+        tmp_path / "out",
+        **options,
+        **size,
     )
-    assert len(in_files) > 10
+    assert len(run_paths) > 10
     assert shard_bytes(result.out) == shard_bytes(expected.out)
     assert recordmill.verify(result.out) == []
 
@@ -134,16 +141,15 @@ def test_shuffle_of_a_build_mixes_well(tmp_path: Path) -> None:
         ]
     )
     assert sorted(order) == list(range(rows))
-    assert (
-        abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.03
-    )  # 4 standard deviations of a random permutation's
+    # 0.03 is 4 standard deviations for a random permutation.
+    assert abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.03
     neighbours = np.abs(np.diff(order))
     assert np.mean(neighbours == 1) < 0.001
-    other = [
+    second_order = [
         row["id"]
         for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "other", seed=1))
     ]
-    assert abs(np.corrcoef(order, other)[0, 1]) < 0.03
+    assert abs(np.corrcoef(order, second_order)[0, 1]) < 0.03
 
 
 def test_data_set_survives_a_round_trip_through_parquet(tmp_path: Path) -> None:
@@ -154,10 +160,10 @@ def test_data_set_survives_a_round_trip_through_parquet(tmp_path: Path) -> None:
     }
     first = recordmill.build(data, tmp_path / "first", label="species", key="weight")
     recordmill.read(first.out, tmp_path / "table", to="parquet")
-    again = recordmill.build(tmp_path / "table", tmp_path / "again", kind="parquet", key="weight")
-    assert again.schema == first.schema
-    assert again.schema.label == "species"
-    assert [path.read_bytes() for path in again.shards] == [
+    rebuilt = recordmill.build(tmp_path / "table", tmp_path / "again", kind="parquet", key="weight")
+    assert rebuilt.schema == first.schema
+    assert rebuilt.schema.label == "species"
+    assert [path.read_bytes() for path in rebuilt.shards] == [
         path.read_bytes() for path in first.shards
     ]
 
@@ -166,7 +172,7 @@ def test_data_set_survives_a_round_trip_through_parquet(tmp_path: Path) -> None:
 def test_reader_of_replaced_shards_gets_an_error(tmp_path: Path, compression: str) -> None:
     out = tmp_path / "out"
     recordmill.build({"x": list(range(50))}, out, compression=compression)
-    ways: list[Callable[[recordmill.Dataset], Any]] = [
+    reads: list[Callable[[recordmill.Dataset], Any]] = [
         lambda ds: list(ds.batches(8, shuffle=False)),
         lambda ds: list(ds.batches(8, shuffle="global")),
         lambda ds: ds.to_table(),
@@ -176,21 +182,20 @@ def test_reader_of_replaced_shards_gets_an_error(tmp_path: Path, compression: st
         lambda ds: ds.to_parquet(tmp_path / "x.parquet", overwrite=True),
         lambda ds: len(ds.filter("x > 3")),
     ]
-    readers = [recordmill.open(out) for _ in ways]
-    begun = recordmill.open(out).batches(8, shuffle=False)
-    first = next(begun)["x"].tolist()
+    readers = [recordmill.open(out) for _ in reads]
+    batches = recordmill.open(out).batches(8, shuffle=False)
+    first = next(batches)["x"].tolist()
     for number in (1, 2):
         last = recordmill.build({"x": [number]}, out, overwrite=True, compression=compression)
-        for way, reader in zip(ways, readers, strict=True):
+        for read_records, reader in zip(reads, readers, strict=True):
             if number == 1:
-                way(pickle.loads(pickle.dumps(reader)))  # whoever has it open can read on
+                read_records(pickle.loads(pickle.dumps(reader)))  # an open data set stays readable
                 continue
-            said = rf"{out}/data-.*: is gone: the data set was replaced, by generation 3; open it again"
-            with pytest.raises(DataError, match=said):
-                way(reader)
-    assert (
-        len(first + [x for batch in begun for x in batch["x"].tolist()]) == 50
-    )  # what was open is read to its end
+            message = rf"{out}/data-.*: is gone: the data set was replaced, by generation 3; open it again"
+            with pytest.raises(DataError, match=message):
+                read_records(reader)
+    # An iterator that has started can read all records.
+    assert len(first + [x for batch in batches for x in batch["x"].tolist()]) == 50
     (tmp_path / "x.parquet").unlink()
     reader = recordmill.open(out)
     (shard,) = last.shards

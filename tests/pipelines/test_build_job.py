@@ -1,4 +1,7 @@
-"""A build in this process, and on engines whose workers are processes that share only OUT."""
+"""Builds give the same files in this process and on engines.
+
+The workers of these engines are processes that share nothing but OUT.
+"""
 
 import os
 import sys
@@ -33,48 +36,51 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def of(build: recordmill.BuildResult) -> dict[str, bytes]:
+def part_files(build: recordmill.BuildResult) -> dict[str, bytes]:
     return files_in(build.out, build.manifest.parts[0].folder)
 
 
 def test_local_build_writes_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which would run any code for whoever can write to OUT."""
-    seen = []
+    """A pickle would run code for anybody with write access to OUT."""
+    paths = []
 
-    def look(*given: Any) -> Any:
-        seen.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
-        assert not [path for path in seen if path.exists() and path.read_bytes()[:1] == b"\x80"]
-        return commit_local_build(*given)
+    def check_files(*args: Any) -> Any:
+        paths.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+        assert not [path for path in paths if path.exists() and path.read_bytes()[:1] == b"\x80"]
+        return commit_local_build(*args)
 
     commit_local_build = local_build.commit_local_build
-    monkeypatch.setattr(local_build, "commit_local_build", look)
+    monkeypatch.setattr(local_build, "commit_local_build", check_files)
     recordmill.build({"x": list(range(100))}, tmp_path / "out", runner="FnApiRunner")
-    assert seen
-    assert not [path for path in seen if "pickle" in path.name]
+    assert paths
+    assert not [path for path in paths if "pickle" in path.name]
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("is_run_removed", [False, True])
 def test_job_that_fails_after_its_commit_has_built_the_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_run_removed: bool,
 ) -> None:
-    def lost(manifest: Any, plan: Any) -> Any:
-        if removed:
+    def lose_worker(manifest: Any, plan: Any) -> Any:
+        if is_run_removed:
             plan.job_folder.open_run().remove_work_files()
         raise RecordmillError("a worker was lost")
 
-    monkeypatch.setattr(build_stages, "clear_run", lost)
+    monkeypatch.setattr(build_stages, "clear_run", lose_worker)
     threads = {
         **ENGINE,
         "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1"),
     }
-    done = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **threads)
-    assert done.records == {"train": 3}
+    result = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **threads)
+    assert result.records == {"train": 3}
     assert (
         "the data set is complete; its job failed after the commit: a worker was lost"
         in caplog.text
     )
-    assert recordmill.verify(done.out) == []
+    assert recordmill.verify(result.out) == []
     assert not list((tmp_path / "out").glob("_run-*"))
 
 
@@ -83,24 +89,26 @@ def test_worker_processes_write_to_a_store(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.csv").write_text(
-        "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000)) + "x,y,z\n"
+        "a,b\n" + "".join(f"{number},row {number}\n" for number in range(3000)) + "x,y,z\n"
     )
     monkeypatch.chdir(tmp_path)
-    one = recordmill.build("in.csv", tmp_path / "one", **OPTIONS)
-    far = recordmill.build(
+    local = recordmill.build("in.csv", tmp_path / "one", **OPTIONS)
+    in_store = recordmill.build(
         "in.csv", f"{store.root}/far", runner="PortableRunner", beam_args=FLAGS, **OPTIONS
     )
-    near = recordmill.build("in.csv", "near", **ENGINE, **OPTIONS)
-    assert of(one) == of(far) == of(near)
-    assert one.manifest.fingerprint == far.manifest.fingerprint == near.manifest.fingerprint
-    for out in (far.out, near.out):
+    shared = recordmill.build("in.csv", "near", **ENGINE, **OPTIONS)
+    assert part_files(local) == part_files(in_store) == part_files(shared)
+    assert (
+        local.manifest.fingerprint == in_store.manifest.fingerprint == shared.manifest.fingerprint
+    )
+    for out in (in_store.out, shared.out):
         assert not [name for name in find_files(str(out)) if name.startswith("_run-")]
         assert recordmill.verify(out) == []
-        assert far.rejected == 1
+        assert in_store.rejected == 1
     with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.delay_sec = 0.01
         recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
-        assert proxy.max_concurrent <= 2  # the driver and a worker, one each
+        assert proxy.max_concurrent <= 2  # one of the driver and one of a worker
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records was rejected"):

@@ -1,4 +1,4 @@
-"""Options of a build are checked once, and their values in a manifest depend on nothing local."""
+"""Options of a build are checked once, and a manifest contains no local value."""
 
 from pathlib import Path
 from typing import Any

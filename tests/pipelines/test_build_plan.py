@@ -1,4 +1,4 @@
-"""A plan checks the columns that options name, and decides schema, shards and notes."""
+"""A plan checks the columns of options, and decides about schema, shards and notes."""
 
 import json
 from pathlib import Path
@@ -66,16 +66,16 @@ def test_another_labels_file_changes_the_fingerprint(tmp_path: Path) -> None:
 def test_shards_of_huge_inputs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
     sizes = [
-        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options[
+        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{number}", **options).manifest.options[
             "shard_bytes"
         ]
-        for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
+        for number, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
     ]
     assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
 
 
 def test_classes_that_differ_only_in_spelling_are_noted(tmp_path: Path) -> None:
-    for names, noted in (
+    for names, is_noted in (
         (["Cat", "cat ", "dog"], True),
         (["caf\u00e9", "cafe\u0301"], True),
         (["cat", "cats"], False),
@@ -83,9 +83,9 @@ def test_classes_that_differ_only_in_spelling_are_noted(tmp_path: Path) -> None:
         result = recordmill.build(
             {"y": names}, tmp_path / "out", label="y", overwrite=True, quiet=True
         )
-        shown = " and ".join(map(repr, sorted(names, key=str.encode)[:2]))
-        said = f"classes {shown} of 'y' differ only in case, blanks or Unicode form"
-        assert (said in result.notes) == noted, result.notes
+        spellings = " and ".join(map(repr, sorted(names, key=str.encode)[:2]))
+        note = f"classes {spellings} of 'y' differ only in case, blanks or Unicode form"
+        assert (note in result.notes) == is_noted, result.notes
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "memory"])
@@ -107,8 +107,8 @@ def test_records_without_a_group_and_negative_labels_are_noted(tmp_path: Path, k
     assert "records without 'g': 10 (they are one group, in one split)" in result.notes
     remedy = 'dtypes={"y": "string"} makes them classes'
     assert f"label 'y' has values below 0, which can't be class numbers; {remedy}" in result.notes
-    again = recordmill.build(
+    second = recordmill.build(
         source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True
     )
-    assert again.schema["y"].classes == ("-1", "1")
-    assert not any("values below 0" in note or "one group" in note for note in again.notes)
+    assert second.schema["y"].classes == ("-1", "1")
+    assert not any("values below 0" in note or "one group" in note for note in second.notes)

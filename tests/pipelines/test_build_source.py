@@ -1,4 +1,7 @@
-"""The kind of the inputs is detected from their content, and OUT may not be one of the inputs."""
+"""The kind of inputs is detected from their content.
+
+OUT may not be in an input folder.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -43,8 +46,8 @@ def test_folder_of_a_data_set_is_tfrecord_whatever_else_it_holds(tmp_path: Path)
     ],
 )
 def test_paths_are_distinguished_from_data_in_memory(source: Any, paths: list[str] | None) -> None:
-    found = to_paths(source)
-    assert (found if found is None else [str(path) for path in found]) == paths
+    result = to_paths(source)
+    assert (result if result is None else [str(path) for path in result]) == paths
 
 
 def test_out_inside_of_an_input_folder_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`build --dry-run` shows the schema, splits and first records of the build, and writes nothing."""
+"""`build --dry-run` shows the schema, splits and first records of a build, and writes nothing."""
 
 import json
 import re
@@ -50,20 +50,20 @@ def test_dry_run_shows_what_the_build_makes(
 ) -> None:
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")
-    found = recordmill.preview(tmp_path / "in", **options)
+    preview = recordmill.preview(tmp_path / "in", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
-    made = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False, **options)
-    assert (found.kind, found.schema) == (made.kind, made.schema)
-    assert {*found.notes} <= {*made.notes}  # which also has what reading found
-    assert found.records in (None, made.read)
-    assert {*made.records} <= {*found.splits}
-    assert 0 < found.seconds < 1000
-    assert (
-        found.shards == len(made.shards) or make is images
-    )  # three records may leave a split empty
-    if not options and make is not images:  # else split by split
+    result = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False, **options)
+    assert (preview.kind, preview.schema) == (result.kind, result.schema)
+    assert {*preview.notes} <= {*result.notes}  # reading all records may add notes
+    assert preview.records in (None, result.read)
+    assert {*result.records} <= {*preview.splits}
+    assert 0 < preview.seconds < 1000
+    # A split of the three images may be empty.
+    assert preview.shards == len(result.shards) or make is images
+    if not options and make is not images:  # otherwise, the build orders records by split
         assert (
-            found.first.to_pylist() == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
+            preview.first.to_pylist()
+            == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
         )
 
 
@@ -88,9 +88,9 @@ def test_dry_run_command_prints_text_or_json(
         )
         == 0
     )
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert re.search(
-        r"^about \d+\.\d s after the start, within 1\.0 GiB of memory$", said, re.MULTILINE
+        r"^about \d+\.\d s after the start, within 1\.0 GiB of memory$", output, re.MULTILINE
     )
     for line in (
         "csv: 1 file, 348 B, 50 records",
@@ -99,7 +99,7 @@ def test_dry_run_command_prints_text_or_json(
         "record 2\n  x  2\n  y  0 ('a')",
         "nothing was written",
     ):
-        assert line in said
+        assert line in output
     assert run(["build", str(tmp_path / "a.csv"), "--num-shards", "3", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["shards"] == 3
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

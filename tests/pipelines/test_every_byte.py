@@ -1,5 +1,7 @@
-"""If any byte of a small file changes or it is truncated, `open` refuses it and `read` accounts
-for every record.
+"""Damage to any byte of a small file is noticed.
+
+If a byte changes or the file is truncated, `open` refuses the file, and `read` accounts for every
+record.
 """
 
 import gzip
@@ -48,8 +50,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A file, its records, where each begins inflated (and their end), and a decoder that is not
-    ours.
+    """A file to damage, and its contents.
+
+    Attributes:
+        data: The bytes of the file.
+        rows: Its records.
+        starts: The offset of each record in the inflated file, and the end of the file.
+        inflate: Inflates a file, with a decoder that is not ours.
     """
 
     data: bytes
@@ -75,7 +82,7 @@ def examples() -> tuple[bytes, Schema, tuple[Row, ...]]:
 
 
 def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
-    """SequenceExamples {context {id}, feature_lists {step}}."""
+    """Returns SequenceExamples with the context feature `id` and the feature list `step`."""
     records = []
     for i in range(ROWS):
         steps = feature_list("step", INT64, [range(i), range(i + 1)])
@@ -89,26 +96,33 @@ def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
 
 
 def members(data: bytes, ends: tuple[int, ...]) -> bytes:
-    """gzip members that end at these bytes, each with a time and a name in its header."""
-    made = io.BytesIO()
+    """Compresses data into gzip members with a time and a name in their headers.
+
+    Args:
+        ends: The end of each member in the data, without the last one.
+    """
+    buffer = io.BytesIO()
     for start, end in zip((0, *ends), (*ends, len(data)), strict=True):
-        with gzip.GzipFile("a name", "wb", fileobj=made, mtime=1) as member:
+        with gzip.GzipFile("a name", "wb", fileobj=buffer, mtime=1) as member:
             member.write(data[start:end])
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def starts_of(data: bytes) -> tuple[int, ...]:
-    """Where each frame begins, and the end, by their lengths alone."""
+    """Returns the offset of each frame, and the size of the data.
+
+    Uses only the lengths in the frames.
+    """
     starts = [0]
     while starts[-1] < len(data):
         starts.append(starts[-1] + struct.unpack_from("<Q", data, starts[-1])[0] + 16)
     return tuple(starts)
 
 
-def make(kind: str) -> Case:
+def make_case(kind: str) -> Case:
     data, schema, rows = sequences() if kind == "sequences" else examples()
     starts = starts_of(data)
-    if kind == "gzip":  # one member ends within a record, one between two
+    if kind == "gzip":  # one member ends within a record, another one between two
         return Case(
             members(data, (starts[1] + 20, starts[2])), schema, rows, starts, gzip.decompress
         )
@@ -119,7 +133,7 @@ def make(kind: str) -> Case:
 
 @pytest.fixture(params=["examples", "sequences", "gzip", "zlib"])
 def case(request: pytest.FixtureRequest) -> Case:
-    return make(request.param)
+    return make_case(request.param)
 
 
 def flips(case: Case) -> Iterator[tuple[int, bytes]]:
@@ -129,13 +143,14 @@ def flips(case: Case) -> Iterator[tuple[int, bytes]]:
     )
 
 
-def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
+def truncations(case: Case) -> Iterator[tuple[int, bytes]]:
     return enumerate(islice(damaged_copies(case.data), 2 * len(case.data), None))
 
 
-def unnoticeable(case: Case, damaged: bytes) -> int | None:
-    """How many records a damaged file has if it is a whole file of some of the original's frames,
-    or None.
+def count_if_valid(case: Case, damaged: bytes) -> int | None:
+    """Returns the number of records of a damaged file that is valid, or None.
+
+    A file is valid if it contains the first frames of the original file, and nothing else.
     """
     if not damaged:
         return 0
@@ -152,47 +167,50 @@ def unnoticeable(case: Case, damaged: bytes) -> int | None:
 
 
 def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
-    """Open and read strictly; whether the damage was refused, as it must be if anybody can notice
-    it.
+    """Opens and reads a damaged file strictly. Returns whether it was refused.
+
+    It must be refused unless the damage cannot be noticed.
     """
     path.write_bytes(damaged)
-    left = unnoticeable(case, damaged)
-    if left is None:
+    count = count_if_valid(case, damaged)
+    if count is None:
         with pytest.raises(DataError, match=rf"{path.name}.*(record|byte) \d+"):
             recordmill.open(path, threads=1).to_table()
         return True
     assert recordmill.open(path, threads=1, schema=case.schema).to_table().to_pylist() == list(
-        case.rows[:left]
+        case.rows[:count]
     )
     return False
 
 
 def test_changed_byte_is_refused(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    kept = {at for at, data in flips(case) if not check_refused(path, case, data)}
+    accepted = {position for position, data in flips(case) if not check_refused(path, case, data)}
     headers = [match.start() for match in re.finditer(rb"\x1f\x8b\x08", case.data)]
     assert len(headers) == (3 if case.inflate is gzip.decompress else 0)
-    # the time, the hint on the level, the system, the name
-    unused = {header + at for header in headers for at in range(4, 16)}
-    assert unused <= kept
-    flags = {header + 3 for header in headers}  # one bit says that the content is text
-    # Behind the last code of a deflate stream some bits fill up a byte.
-    assert len(kept - unused - flags) <= (0 if case.plain else max(len(headers), 1))
+    # The time, the hint on the level, the operating system and the name may be anything.
+    unused = {header + offset for header in headers for offset in range(4, 16)}
+    assert unused <= accepted
+    flags = {header + 3 for header in headers}  # a bit that marks the content as text
+    # Padding bits after the last code of a deflate stream may have any value.
+    assert len(accepted - unused - flags) <= (0 if case.plain else max(len(headers), 1))
 
 
 def test_truncation_is_refused_unless_it_ends_between_records(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    whole = [size for size, data in cuts(case) if not check_refused(path, case, data)]
+    sizes = [size for size, data in truncations(case) if not check_refused(path, case, data)]
     if case.plain:
-        assert whole == list(case.starts[:-1])
+        assert sizes == list(case.starts[:-1])
     else:
-        assert len(whole) == (2 if case.inflate is gzip.decompress else 1)
-        assert whole[0] == 0
+        assert len(sizes) == (2 if case.inflate is gzip.decompress else 1)
+        assert sizes[0] == 0
 
 
 def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
-    """Checks that what a lenient read writes is unchanged and the rest reported; gives how many
-    were written.
+    """Checks that a lenient read writes unchanged records and reports all others.
+
+    Returns:
+        The number of records that it wrote.
     """
     path = folder / "a.tfrecord"
     path.write_bytes(damaged)
@@ -200,44 +218,46 @@ def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
         result = recordmill.read(
             path, folder / "out", schema=case.schema, max_rejects=1000, overwrite=True, threads=1
         )
-    except TooManyRejects:  # refused, as not one record is left
-        assert not unnoticeable(case, damaged), "refused, though records are whole"
+    except TooManyRejects:  # no record is left
+        assert not count_if_valid(case, damaged), "refused, though records are whole"
         return 0
     rejects = rejects_of(result)
-    kept = places(pq.read_table(list(result.paths)).to_pylist(), case.rows)
+    positions = positions_of(pq.read_table(list(result.paths)).to_pylist(), case.rows)
     assert result.read == result.written + result.rejected
-    assert (result.written, result.rejected) == (len(kept), len(rejects))
+    assert (result.written, result.rejected) == (len(positions), len(rejects))
     assert all(
         reject["source"] == "a.tfrecord" and re.match(r"record \d+", reject["place"])
         for reject in rejects
     )
-    left = unnoticeable(case, damaged)
-    if left is not None:
-        assert (kept, rejects) == (list(range(left)), [])
-        return len(kept)
+    count = count_if_valid(case, damaged)
+    if count is not None:
+        assert (positions, rejects) == (list(range(count)), [])
+        return len(positions)
     assert rejects, "something is lost, and nothing says so"
     if case.plain:
         sizes = np.diff(case.starts)
-        lost = [_bytes_of(reject, case) for reject in rejects]
-        assert sum(sizes[kept].tolist()) + sum(lost) == len(damaged)
-    return len(kept)
+        lost_bytes = [count_lost_bytes(reject, case) for reject in rejects]
+        assert sum(sizes[positions].tolist()) + sum(lost_bytes) == len(damaged)
+    return len(positions)
 
 
-def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
-    """Which of the rows were found, in order; an error if something was found that never was
-    there.
+def positions_of(read_rows: Sequence[Row], rows: Sequence[Row]) -> list[int]:
+    """Returns the positions of `read_rows` in `rows`, which have the same order.
+
+    Raises ValueError if one of them is not in `rows`.
     """
-    at = -1
-    kept = []
-    for row in found:
-        at = rows.index(row, at + 1)
-        kept.append(at)
-    return kept
+    position = -1
+    positions = []
+    for row in read_rows:
+        position = rows.index(row, position + 1)
+        positions.append(position)
+    return positions
 
 
-def _bytes_of(reject: dict[str, str], case: Case) -> int:
-    """How many bytes a reject stands for: those it says were skipped, or one frame with a right
-    header.
+def count_lost_bytes(reject: dict[str, str], case: Case) -> int:
+    """Returns the number of bytes that a reject accounts for.
+
+    If the message contains no number of skipped bytes, the reject is one frame with a valid header.
     """
     skipped = re.search(r"skipped (\d+) bytes", reject["message"])
     number, offset = (int(word) for word in re.findall(r"\d+", reject["place"]))
@@ -248,21 +268,21 @@ def _bytes_of(reject: dict[str, str], case: Case) -> int:
 def test_lenient_read_accounts_for_changed_bytes(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # what is tested does not outlive the process
-    written = [check_accounted(tmp_path, case, data) for _, data in flips(case)]
-    assert min(written) < ROWS
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # the files need not survive a crash
+    counts = [check_accounted(tmp_path, case, data) for _, data in flips(case)]
+    assert min(counts) < ROWS
     if case.plain:
-        assert set(written) == {ROWS - 1}
+        assert set(counts) == {ROWS - 1}
 
 
 def test_lenient_read_accounts_for_truncations(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    written = [check_accounted(tmp_path, case, data) for _, data in cuts(case)]
-    assert written == sorted(written)
-    assert written[-1] in (ROWS - 1, ROWS)
+    counts = [check_accounted(tmp_path, case, data) for _, data in truncations(case)]
+    assert counts == sorted(counts)
+    assert counts[-1] in (ROWS - 1, ROWS)
     if case.plain:
-        assert written == [
+        assert counts == [
             sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))
         ]

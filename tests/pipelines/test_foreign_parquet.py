@@ -1,5 +1,6 @@
-"""Real files of other systems convert to Parquet without options, as TensorFlow and protobuf
-parse them.
+"""Real files of other systems convert to Parquet without options.
+
+The tables equal the records that TensorFlow reads and protobuf parses.
 """
 
 import json
@@ -28,21 +29,24 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def listed(shared_data: Path) -> list[dict[str, Any]]:
-    """What decoders that are not ours know of each file: path, compression, n, msg (message type to
-    records).
+def foreign_files(shared_data: Path) -> list[dict[str, Any]]:
+    """Facts about each file, from decoders that are not ours.
+
+    Each file has its `path`, `compression`, the number `n` of its records, and `msg`, the number of
+    records by message type.
     """
-    found = [
+    entries = [
         json.loads(line)
         for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()
     ]
-    assert len(found) > 100
-    return found
+    assert len(entries) > 100
+    return entries
 
 
 def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
-    """Each record as TensorFlow reads and protobuf parses it: name to values, to a list of steps,
-    or to None.
+    """Yields each record as TensorFlow reads it and protobuf parses it.
+
+    A record maps the name of a feature to its values, to a list of steps, or to None.
     """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     for record in tf.data.TFRecordDataset(
@@ -53,8 +57,8 @@ def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
         elif message == SEQUENCE_EXAMPLE:
             example = tf.train.SequenceExample.FromString(record)
             steps = {
-                name: [_values(step) for step in many.feature]
-                for name, many in example.feature_lists.feature_list.items()
+                name: [_values(step) for step in feature_list.feature]
+                for name, feature_list in example.feature_lists.feature_list.items()
             }
             yield {
                 name: _values(feature) for name, feature in example.context.feature.items()
@@ -72,7 +76,7 @@ def _values(feature: Any) -> list[Any] | None:
 
 
 def as_protobuf(value: Any, feature: Feature) -> Any:
-    """The value of a column as protobuf would have it."""
+    """Returns the value of a column in the form of `parsed`."""
     if value is None:
         return None
     if feature.per_step:
@@ -85,8 +89,10 @@ def as_protobuf(value: Any, feature: Feature) -> Any:
 def check(
     path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
 ) -> tuple[int, int]:
-    """The table holds what protobuf parses of the file, and nothing else; counts values compared
-    and missing.
+    """Checks that the table contains exactly the records that protobuf parses.
+
+    Returns:
+        (number of values, number of missing features).
     """
     values = missing = 0
     names = set()
@@ -95,8 +101,8 @@ def check(
     ):
         names |= set(truth)
         for feature in schema:
-            value, wanted = as_protobuf(row[feature.name], feature), truth.get(feature.name)
-            assert are_equal(value, wanted), (path, feature, value, wanted)
+            value, expected = as_protobuf(row[feature.name], feature), truth.get(feature.name)
+            assert are_equal(value, expected), (path, feature, value, expected)
             values += 0 if value is None else len(value)
             missing += value is None
     assert names == set(table.column_names) == set(schema.names), path
@@ -105,22 +111,22 @@ def check(
 
 @pytest.mark.sweep
 def test_parquet_of_every_foreign_file_holds_what_protobuf_parses(
-    shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path
+    shared_data: Path, foreign_files: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     values = missing = 0
-    for number, about in enumerate(listed):
-        path = shared_data / "tfrecord" / about["path"]
+    for number, entry in enumerate(foreign_files):
+        path = shared_data / "tfrecord" / entry["path"]
         result = recordmill.read(path, tmp_path / str(number), to="parquet")
-        assert (result.read, result.written, result.rejected) == (about["n"], about["n"], 0), about[
+        assert (result.read, result.written, result.rejected) == (entry["n"], entry["n"], 0), entry[
             "path"
         ]
         assert [result.schema.message] == [
-            {"neither": OPAQUE_BYTES, "ELWC": OPAQUE_BYTES}.get(kind, kind) for kind in about["msg"]
-        ], about["path"]
+            {"neither": OPAQUE_BYTES, "ELWC": OPAQUE_BYTES}.get(kind, kind) for kind in entry["msg"]
+        ], entry["path"]
         table = pq.read_table(list(result.paths))
-        assert table.equals(recordmill.open(path).to_table().cast(table.schema)), about["path"]
-        more = check(path, table, result.schema, about["compression"])
-        values, missing = values + more[0], missing + more[1]
+        assert table.equals(recordmill.open(path).to_table().cast(table.schema)), entry["path"]
+        counts = check(path, table, result.schema, entry["compression"])
+        values, missing = values + counts[0], missing + counts[1]
     assert values > 500_000
     assert missing > 1_000
 
@@ -141,16 +147,16 @@ def test_missing_empty_and_zero_stay_distinct_in_parquet(tmp_path: Path) -> None
         return table, check(path, table, result.schema)
 
     for kind, values in KINDS.items():
-        full, one, none = (kind, values), (kind, values[:1]), (kind, [])
+        pair, single, empty = (kind, values), (kind, values[:1]), (kind, [])
         rows = [
-            {"list": full, "scalar": one},
-            {"list": none},
+            {"list": pair, "scalar": single},
+            {"list": empty},
             {"list": None, "scalar": None},
             {},
-            {"list": one, "scalar": one},
+            {"list": single, "scalar": single},
         ]
-        table, counted = table_of(f"{kind}", [wire.serialize_row(row) for row in rows])
-        assert counted == (5, 5)
+        table, counts = table_of(f"{kind}", [wire.serialize_row(row) for row in rows])
+        assert counts == (5, 5)
         assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [
             2,
             0,
@@ -170,12 +176,12 @@ def test_missing_empty_and_zero_stay_distinct_in_parquet(tmp_path: Path) -> None
     sequences = []
     for row in range(4):
         context = wire.field(1, wire.entry("id", wire.feature(wire.INT64, [row]))) if row else b""
-        some = [
+        feature_lists = [
             wire.feature_list(name, wire.INT64, steps[row:])
             for name, steps in lists.items()
             if row < 3 or name != "ones"
         ]
-        sequences.append(context + wire.field(2, b"".join(some)))
+        sequences.append(context + wire.field(2, b"".join(feature_lists)))
     table, _ = table_of("sequences", sequences)
     assert table["steps"].to_pylist() == [[[1, 2], [], [3]], [[], [3]], [[3]], []]
     assert table["ones"].to_pylist() == [[4, 5], [5], [], None]
@@ -198,7 +204,7 @@ ROWS = mixed_rows(60)
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Parquet file of two row groups and more, read from a TFRecord file by its schema."""
+    """Parquet file with several row groups, read from a TFRecord file with its schema."""
     folder = tmp_path_factory.mktemp("table")
     (batch,) = ROWS.combine_chunks().to_batches()
     (folder / "a.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
@@ -211,30 +217,33 @@ def test_duckdb_reads_lists_tensors_times_and_nulls(table: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="needs DuckDB")
     with duckdb.connect() as database:
         database.execute("set timezone = 'UTC'")
-        found = database.sql(f"select * from '{table}' order by id")
-        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-        for row, wanted in zip(rows, ROWS.to_pylist(), strict=True):
-            assert {name: plain(value) for name, value in row.items()} == wanted
+        relation = database.sql(f"select * from '{table}' order by id")
+        rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+        for row, expected in zip(rows, ROWS.to_pylist(), strict=True):
+            assert {name: plain(value) for name, value in row.items()} == expected
         query = (
             "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][1]) from '{}' where "
             "len(words) > 0 and \"when\" < '2023-11-14 22:13:20.000030+00'"
         )
-        few = [row for row in ROWS.to_pylist() if row["words"] and row["when"] and row["id"] < 30]
+        expected_rows = [
+            row for row in ROWS.to_pylist() if row["words"] and row["when"] and row["id"] < 30
+        ]
         assert database.execute(query.format(table)).fetchone() == (
-            len(few),
-            sum(len(row["boxes"]) for row in few),
-            sum(row["tokens"] is not None for row in few),
-            sum(row["matrix"][2] for row in few),
-            max(row["boxes"][0][0] for row in few if row["boxes"]),
+            len(expected_rows),
+            sum(len(row["boxes"]) for row in expected_rows),
+            sum(row["tokens"] is not None for row in expected_rows),
+            sum(row["matrix"][2] for row in expected_rows),
+            max(row["boxes"][0][0] for row in expected_rows if row["boxes"]),
         )
 
 
 def examples(dataset: Dataset) -> Counter[bytes]:
-    """Every record of the shards by TensorFlow, in protobuf's deterministic form, without entries
-    of no list.
+    """Counts the records of a data set, as TensorFlow reads them.
+
+    The records are serialised deterministically, without features that have no list.
     """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
-    found: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     for file in dataset.records.catalog.files:
         for record in tf.data.TFRecordDataset(
             file.path, "" if file.compression == "none" else file.compression.upper()
@@ -246,17 +255,17 @@ def examples(dataset: Dataset) -> Counter[bytes]:
                 if feature.WhichOneof("kind") is None
             ]:
                 del example.features.feature[name]
-            found[example.SerializeToString(deterministic=True)] += 1
-    return found
+            counts[example.SerializeToString(deterministic=True)] += 1
+    return counts
 
 
 def test_parquet_builds_into_the_same_examples(table: Path, tmp_path: Path) -> None:
     recordmill.build(table, tmp_path / "again", num_shards=2)
-    again = recordmill.open(tmp_path / "again")
-    assert again.schema == MIXED
+    rebuilt = recordmill.open(tmp_path / "again")
+    assert rebuilt.schema == MIXED
     source = table.parent.parent / "a.tfrecord"
-    assert examples(again) == examples(recordmill.open(source, schema=MIXED))
-    assert sorted(again.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(
+    assert examples(rebuilt) == examples(recordmill.open(source, schema=MIXED))
+    assert sorted(rebuilt.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(
         pq.read_table(table).to_pylist(), key=lambda row: row["id"]
     )
 
@@ -287,17 +296,18 @@ def test_foreign_file_survives_a_round_trip_through_parquet(
     source = shared_data / "tfrecord" / name
     result = recordmill.read(source, tmp_path / "table")
     recordmill.build([str(path) for path in result.paths], tmp_path / "again")
-    again = recordmill.open(tmp_path / "again")
-    assert again.schema == result.schema
-    assert len(again) == result.read
-    assert examples(again) == examples(recordmill.open(source))
+    rebuilt = recordmill.open(tmp_path / "again")
+    assert rebuilt.schema == result.schema
+    assert len(rebuilt) == result.read
+    assert examples(rebuilt) == examples(recordmill.open(source))
 
 
 def test_sequence_examples_and_bytes_become_examples_through_parquet(
     shared_data: Path, tmp_path: Path
 ) -> None:
-    """A table doesn't say how rows were framed: feature lists become an Example's, others the
-    feature `record`.
+    """A table does not record how its rows were framed.
+
+    Feature lists become features of an Example. Other bytes become the feature `record`.
     """
     for number, name in enumerate(
         (
@@ -310,6 +320,6 @@ def test_sequence_examples_and_bytes_become_examples_through_parquet(
         recordmill.build(
             [str(path) for path in result.paths], tmp_path / f"again-{number}", shuffle=False
         )
-        again = recordmill.open(tmp_path / f"again-{number}")
-        assert again.schema.message == "Example"
-        assert again.to_table().to_pylist() == recordmill.open(source).to_table().to_pylist()
+        rebuilt = recordmill.open(tmp_path / f"again-{number}")
+        assert rebuilt.schema.message == "Example"
+        assert rebuilt.to_table().to_pylist() == recordmill.open(source).to_table().to_pylist()

@@ -1,5 +1,6 @@
-"""`log`, `restore` and `compact`: earlier generations come back, and parts become one part with the
-bytes of one build.
+"""`log`, `restore` and `compact` work with the generations of a data set.
+
+A restored generation is complete, and a compacted data set has the bytes of a single build.
 """
 
 import json
@@ -53,9 +54,9 @@ def test_state_of_another_generation_is_refused_and_continues_on_its_own(tmp_pat
     out = tmp_path / "out"
     recordmill.build(numbered_rows(0, 300), out, **KEYED)
     dataset = recordmill.open(out, split="train")
-    whole = [batch["id"].tolist() for batch in dataset.batches(32, seed=5, epochs=1)]
+    expected = [batch["id"].tolist() for batch in dataset.batches(32, seed=5, epochs=1)]
     batches = dataset.batches(32, seed=5, epochs=1)
-    begun = [next(batches)["id"].tolist() for _ in range(3)]
+    first = [next(batches)["id"].tolist() for _ in range(3)]
     state = json.loads(json.dumps(batches.state()))
     assert state["generation"] == 1
     recordmill.build(numbered_rows(300, 400), out, append=True)
@@ -63,7 +64,7 @@ def test_state_of_another_generation_is_refused_and_continues_on_its_own(tmp_pat
         recordmill.open(out, split="train").batches(32, seed=5, epochs=1, state=state)
     old = recordmill.open(out, split="train", generation=1)
     rest = [batch["id"].tolist() for batch in old.batches(32, seed=5, epochs=1, state=state)]
-    assert begun + rest == whole
+    assert first + rest == expected
     recordmill.restore(out, 1)
     restored = recordmill.open(out, split="train").batches(32, seed=5, epochs=1, state=state)
     assert [batch["id"].tolist() for batch in restored] == rest
@@ -183,7 +184,7 @@ def test_generations_in_a_store_are_listed_restored_and_compacted(
 ) -> None:
     local = make_parts(tmp_path / "local")
     store.put_folder(local, out.removeprefix(f"{store.root}/"))
-    assert [one.parts for one in recordmill.log(out)] == [2, 3]
+    assert [generation.parts for generation in recordmill.log(out)] == [2, 3]
     assert recordmill.restore(out, 2).generation == 4
     assert len(recordmill.open(out)) == 400
     assert recordmill.restore(out, 3).generation == 5

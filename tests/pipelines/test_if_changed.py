@@ -1,6 +1,4 @@
-"""`build --if-changed` does nothing if the data set was built from the same inputs with the same
-options.
-"""
+"""`build --if-changed` does nothing if inputs and options are unchanged."""
 
 import os
 from pathlib import Path
@@ -20,39 +18,46 @@ def test_if_changed_builds_only_after_a_change(tmp_path: Path) -> None:
     (source / "a.csv").write_text("x,y\n1,2\n3,4\nbad\n")
     (source / "b.csv").write_text("x,y\n5,6\n")
 
-    def built(**options: Any) -> bool:
-        """Whether a build with these options, and a second one, does anything."""
+    def build(**options: Any) -> bool:
+        """Returns whether a build with these options changes anything.
+
+        Checks that a second build changes nothing.
+        """
         options = {"max_rejects": 1, "if_changed": True, **options}
         results = [recordmill.build(source, out, **options)]
         before = tree(out)
         results.append(recordmill.build(source, out, **options))
         assert tree(out) == before
-        first, again = results
-        assert (again.unchanged, again.records, again.shards) == (True, first.records, first.shards)
+        first, second = results
+        assert (second.unchanged, second.records, second.shards) == (
+            True,
+            first.records,
+            first.shards,
+        )
         return not first.unchanged
 
-    assert built()
-    assert not built(threads=1, memory="256MiB")  # which decide no byte
-    others: list[dict[str, Any]] = [
+    assert build()
+    assert not build(threads=1, memory="256MiB")  # these options don't affect the bytes
+    option_sets: list[dict[str, Any]] = [
         {"seed": 3},
         {},
         {"label": "y"},
         {"dtypes": {"x": "float64"}},
         {"stats": False},
     ]
-    for options in (*others, {"license": "MIT"}):
-        assert built(**options), options
-    assert built()
+    for options in (*option_sets, {"license": "MIT"}):
+        assert build(**options), options
+    assert build()
     with pytest.raises(recordmill.RecordmillError, match="reject"):
         recordmill.build(source, out, if_changed=True, max_rejects=0)
     os.utime(source / "b.csv", ns=(1, 1))
-    assert built()
+    assert build()
     (source / "c.csv").write_text("x,y\n7,8\n")
-    assert built()
+    assert build()
     (source / "c.csv").unlink()
-    assert built()
+    assert build()
     Path(recordmill.open(out).files[0].file.path).unlink()
-    assert built()
+    assert build()
     assert len(recordmill.open(out)) == 3
     with pytest.raises(UsageError, match="already holds a data set"):
         recordmill.build(source, out, max_rejects=1)
@@ -70,14 +75,14 @@ def test_if_changed_command_reports_an_unchanged_data_set(tmp_path: Path) -> Non
         "--if-changed",
     )
     assert "already built" not in run_python(*words).stderr
-    again = run_python(*words)
-    assert again.stderr.splitlines()[-1].endswith(
+    second = run_python(*words)
+    assert second.stderr.splitlines()[-1].endswith(
         "already built from the same inputs and options: csv, 1 record read, 1 written, 0 rejected"
     )
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "said"),
+    ("data", "options", "message"),
     [
         ({"x": [1]}, {}, "if_changed=True is not for data in memory"),
         ("in.csv", {"expect": {}}, "if_changed=True and expect"),
@@ -86,7 +91,7 @@ def test_if_changed_command_reports_an_unchanged_data_set(tmp_path: Path) -> Non
     ],
 )
 def test_if_changed_is_refused_if_inputs_cannot_be_compared(
-    tmp_path: Path, data: Any, options: dict[str, Any], said: str
+    tmp_path: Path, data: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         recordmill.build(data, tmp_path / "out", if_changed=True, **options)

@@ -1,5 +1,6 @@
-"""`--memory` holds, in a process of its own, for small inputs that expand to hundreds of
-megabytes.
+"""A command stays within `--memory` for small inputs that expand to hundreds of megabytes.
+
+Each command runs in its own process.
 """
 
 import json
@@ -19,13 +20,13 @@ from kit.wire_writer import field
 import recordmill
 
 pytestmark = pytest.mark.memory
-MEMORY = 128 << 20  # the least that a build takes
+MEMORY = 128 << 20  # the minimum for a build
 SLACK = 5 / 4
 
 
-ADDRESS_BYTES = (
-    6 << 30
-)  # 6 GiB: what no test may take by mistake, with the address space that is only reserved
+# Address space of each process, 6 GiB. Protects the machine if a test takes too much by mistake.
+# Address space that is only reserved counts, too.
+ADDRESS_BYTES = 6 << 30
 _SCRIPT = """
 import ctypes, resource, sys
 import pyarrow as pa
@@ -50,17 +51,25 @@ print("took", code, held("VmHWM") - before)
 """
 
 
-class Taken(NamedTuple):
-    """bytes: beyond what was held before."""
+class Usage(NamedTuple):
+    """Result of a command.
+
+    Attributes:
+        bytes: Peak memory beyond the memory in use before the command.
+        messages: The text on stderr.
+    """
 
     code: int
     bytes: int
-    said: str
+    messages: str
 
 
-def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
-    """What `recordmill COMMAND` takes in a process of its own; small: a command that loads what it
-    needs.
+def peak_memory(small: Sequence[object], command: Sequence[object]) -> Usage:
+    """Runs a command in its own process, and measures its memory.
+
+    Args:
+        small: A command that runs first, to load all modules.
+        command: The command to measure.
     """
     words = [
         sys.executable,
@@ -71,15 +80,20 @@ def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
         "::",
         *map(str, command),
     ]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
-    _, _, told = ran.stdout.rpartition("took ")
-    assert told, ran.stderr
-    code, taken = map(int, told.split())
-    return Taken(code, taken, ran.stderr)
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    _, _, report = process.stdout.rpartition("took ")
+    assert report, process.stderr
+    code, peak_bytes = map(int, report.split())
+    return Usage(code, peak_bytes, process.stderr)
 
 
 def example(numbers: int, texts: int) -> bytes:
-    """Lists of so many ones, a byte each, and of so many empty texts, two bytes each."""
+    """Returns an Example with lists of ones and of empty texts.
+
+    Args:
+        numbers: The number of ones, one byte each.
+        texts: The number of empty texts, two bytes each.
+    """
     lists = {b"numbers": field(3, field(1, b"\1" * numbers)), b"texts": field(1, b"\x0a\0" * texts)}
     return field(
         1, b"".join(field(1, field(1, name) + field(2, values)) for name, values in lists.items())
@@ -87,37 +101,41 @@ def example(numbers: int, texts: int) -> bytes:
 
 
 def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
-    """(the exit code, the bytes it took) of a build with the least memory; a small one was before
-    it.
+    """Runs a build with the minimum of memory, after a small build.
+
+    Returns:
+        (exit code, memory in bytes).
     """
     small = tmp_path / f"small.{name.rpartition('.')[2]}"
     words = ["--quiet", "--memory", MEMORY, "--max-rejects", "100%", "--threads", 2]
-    taken = peak_memory(
+    usage = peak_memory(
         ["build", small, "--out", tmp_path / "small", "--overwrite", *words],
         ["build", tmp_path / name, "--out", tmp_path / "out", *words, *options],
     )
-    assert "Traceback" not in taken.said
-    return taken.code, taken.bytes
+    assert "Traceback" not in usage.messages
+    return usage.code, usage.bytes
 
 
 @pytest.mark.sweep
 def test_memory_holds_for_a_row_group_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
     pq.write_table(
-        pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet"
+        pa.table({f"x{number}": row for number, row in enumerate(numbers)}), tmp_path / "a.parquet"
     )
-    pq.write_table(pa.table({f"x{at}": [0.5] for at in range(9)}), tmp_path / "small.parquet")
+    pq.write_table(
+        pa.table({f"x{number}": [0.5] for number in range(9)}), tmp_path / "small.parquet"
+    )
     assert (tmp_path / "a.parquet").stat().st_size > MEMORY
-    code, taken = build(tmp_path, "a.parquet", "--no-stats")
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+    code, peak_bytes = build(tmp_path, "a.parquet", "--no-stats")
+    assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
 def test_memory_holds_for_json_lines_of_many_values(tmp_path: Path) -> None:
     rows = [json.dumps({"list": [1] * 2_000_000}), json.dumps({"text": "x" * (9 << 20)})]
     (tmp_path / "a.jsonl").write_text("\n".join(rows * 3))
     (tmp_path / "small.jsonl").write_text('{"list": [1], "text": "a"}\n' * 5)
-    code, taken = build(tmp_path, "a.jsonl", "--max-line-bytes", "200MiB")
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+    code, peak_bytes = build(tmp_path, "a.jsonl", "--max-line-bytes", "200MiB")
+    assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
 def test_memory_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
@@ -125,10 +143,10 @@ def test_memory_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
 
     for folder, size in (("in.png", (6000, 6000)), ("small.png", (9, 9))):
         (tmp_path / folder).mkdir()
-        for at in range(3):
-            Image.new("L", size if at else (9, 9)).save(tmp_path / folder / f"{at}.png")
-    code, taken = build(tmp_path, "in.png", "--check", "decode")
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+        for number in range(3):
+            Image.new("L", size if number else (9, 9)).save(tmp_path / folder / f"{number}.png")
+    code, peak_bytes = build(tmp_path, "in.png", "--check", "decode")
+    assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
 def test_memory_holds_for_photographs_that_statistics_decode(tmp_path: Path) -> None:
@@ -139,10 +157,12 @@ def test_memory_holds_for_photographs_that_statistics_decode(tmp_path: Path) -> 
         ("small.jpg", [(9, 9)]),
     ):
         (tmp_path / folder).mkdir()
-        for at, size in enumerate(sizes):
-            Image.new("RGB", size, (at, 7, 9)).save(tmp_path / folder / f"{at}.jpg", quality=30)
-    code, taken = build(tmp_path, "in.jpg")
-    assert (code, taken < MEMORY // 2) == (0, True), taken
+        for number, size in enumerate(sizes):
+            Image.new("RGB", size, (number, 7, 9)).save(
+                tmp_path / folder / f"{number}.jpg", quality=30
+            )
+    code, peak_bytes = build(tmp_path, "in.jpg")
+    assert (code, peak_bytes < MEMORY // 2) == (0, True), peak_bytes
 
 
 READ_MEMORY = 256 << 20
@@ -150,12 +170,12 @@ READ_MEMORY = 256 << 20
 
 def read(tmp_path: Path, name: str, small: str, *options: object) -> tuple[int, int]:
     words = ["--quiet", "--memory", READ_MEMORY, "--threads", 1, *options]
-    taken = peak_memory(
+    usage = peak_memory(
         ["read", tmp_path / small, "--out", tmp_path / "table of small", *words],
         ["read", tmp_path / name, "--out", tmp_path / "table", *words],
     )
-    assert "Traceback" not in taken.said
-    return taken.code, taken.bytes
+    assert "Traceback" not in usage.messages
+    return usage.code, usage.bytes
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
@@ -163,10 +183,12 @@ def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: s
     large = example(12_000_000, 1) if kind == "numbers" else example(1, 8_000_000)
     write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
     write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
-    code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord")
-    assert (code, taken < SLACK * READ_MEMORY) == (1, True), taken
-    code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite")
-    assert (code, taken < SLACK * READ_MEMORY) == (0, True), taken
+    code, peak_bytes = read(tmp_path, "a.tfrecord", "small.tfrecord")
+    assert (code, peak_bytes < SLACK * READ_MEMORY) == (1, True), peak_bytes
+    code, peak_bytes = read(
+        tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite"
+    )
+    assert (code, peak_bytes < SLACK * READ_MEMORY) == (0, True), peak_bytes
     assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {
         "memory": 1
     }
@@ -175,16 +197,16 @@ def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: s
 def test_read_refuses_a_huge_record_by_its_header(tmp_path: Path) -> None:
     write_tfrecord(tmp_path / "large.tfrecord", example(400 << 20, 0))
     write_tfrecord(tmp_path / "small.tfrecord", example(3, 2))
-    code, takes = read(tmp_path, "large.tfrecord", "small.tfrecord")
+    code, peak_bytes = read(tmp_path, "large.tfrecord", "small.tfrecord")
     assert code == 1
-    assert takes < MEMORY / 2
+    assert peak_bytes < MEMORY / 2
 
 
 def test_statistics_leave_out_a_record_beyond_the_memory(tmp_path: Path) -> None:
     write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
-    code, taken = build(tmp_path, "a.tfrecord")
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+    code, peak_bytes = build(tmp_path, "a.tfrecord")
+    assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
     ds = recordmill.open(tmp_path / "out")
     assert len(ds) == 3
     manifest = (tmp_path / "out" / "manifest.json").read_text()
@@ -220,8 +242,8 @@ def test_large_record_is_held_in_memory_once(
 ) -> None:
     write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
     write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
-    taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
-    assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes
+    usage = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
+    assert (usage.code, usage.bytes < READ_MEMORY) == (0, True), usage.bytes
 
 
 def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None:
@@ -233,8 +255,8 @@ def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None
         write_tfrecord(
             tmp_path / "a.tfrecord", example(3, 2), field(1, entry * count), example(2, 3)
         )
-        code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
-        assert (code, taken < SLACK * MEMORY) == (0, True), taken
+        code, peak_bytes = build(tmp_path, "a.tfrecord", "--overwrite")
+        assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
         assert len(recordmill.open(tmp_path / "out")) == 2
 
 
@@ -244,16 +266,16 @@ def test_compaction_keeps_to_its_memory(tmp_path: Path) -> None:
     for name, rows in (("small", 10), ("large", 60_000)):
         outs[name] = tmp_path / name
         for part in range(3):
-            # The name of the file is that of the feature.
+            # The feature is named after the file.
             path = tmp_path / f"{name}-{part}" / "x.npy"
             path.parent.mkdir()
             np.save(path, random.random((rows, 512), np.float32))
             recordmill.build(str(path), outs[name], append=part > 0)
             path.unlink()
-    taken = peak_memory(
+    usage = peak_memory(
         ["compact", outs["small"], "--threads", 2],
         ["compact", outs["large"], "--threads", 2, "--memory", MEMORY],
     )
-    assert taken.code == 0, taken.said
-    assert taken.bytes < MEMORY * SLACK
+    assert usage.code == 0, usage.messages
+    assert usage.bytes < MEMORY * SLACK
     assert len(recordmill.open(outs["large"])) == 180_000

@@ -29,7 +29,7 @@ CELLS = [
 
 
 def execute(notebook: Any, folder: Path) -> list[list[Any]]:
-    """Run the notebook in the folder; gives the outputs of each cell that has code."""
+    """Runs a notebook in a folder. Returns the outputs of each code cell."""
     client = nbclient.NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str(folder)}}
     )
@@ -38,11 +38,11 @@ def execute(notebook: Any, folder: Path) -> list[list[Any]]:
 
 
 def result(cell: list[Any]) -> dict[str, str]:
-    """What the cell's last expression shows, by MIME type."""
-    found: dict[str, str] = next(
+    """Returns the value of a cell's last expression by MIME type."""
+    data: dict[str, str] = next(
         output["data"] for output in cell if output["output_type"] == "execute_result"
     )
-    return found
+    return data
 
 
 def streams(cell: list[Any]) -> str:
@@ -52,41 +52,44 @@ def streams(cell: list[Any]) -> str:
 def test_builds_reads_and_data_sets_display_in_a_kernel(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     outputs = execute(notebook, tmp_path)
-    said, built, read, opened, files = (
+    progress, built, converted, opened, files = (
         streams(outputs[2]),
         *(result(outputs[cell]) for cell in (2, 3, 4, 6)),
     )
-    assert "planning" in said or "reading" in said, said
-    assert all(line != after for line, after in itertools.pairwise(said.split("\r"))), (
-        said
-    )  # none is sent again
+    assert "planning" in progress or "reading" in progress, progress
+    # No line is sent twice in a row.
+    assert all(line != next_line for line, next_line in itertools.pairwise(progress.split("\r"))), (
+        progress
+    )
     assert "set: train 3 records" in built["text/plain"]
     assert "<td>train</td><td>3</td>" in built["text/html"]
-    assert f"<td>{Path('table/train-00000-of-00001.csv')}</td>" in read["text/html"]
+    assert f"<td>{Path('table/train-00000-of-00001.csv')}</td>" in converted["text/html"]
     assert "<td>x</td><td>int64</td>" in opened["text/html"]
     assert "inferred when it is needed" in files["text/html"]
-    for shown in (built, read, opened):  # a name or a value that a file holds never becomes HTML
-        assert "&lt;script&gt;" in shown["text/html"]
-        assert "<script" not in shown["text/html"]
-    assert streams(outputs[7]) == "1 []\n"  # a second build leaves nothing behind
-    assert (
-        streams(outputs[8]) == "[]\n"
-    )  # Beam's part for notebooks is not loaded, which newer versions of pandas break
+    for display in (built, converted, opened):  # names and values from files are escaped
+        assert "&lt;script&gt;" in display["text/html"]
+        assert "<script" not in display["text/html"]
+    assert streams(outputs[7]) == "1 []\n"  # a second build leaves no temporary files
+    # Beam's modules for notebooks are not loaded. They fail with newer versions of pandas.
+    assert streams(outputs[8]) == "[]\n"
 
 
 def test_notebook_of_the_documentation_shows_current_output(tmp_path: Path) -> None:
     notebook = nbformat.read(PAGE, as_version=4)
-    told = [displayed(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
-    assert sum(map(bool, told)) > 5
-    assert [displayed(cell) for cell in execute(notebook, tmp_path)] == told
-    assert [displayed(cell) for cell in execute(notebook, tmp_path)] == told  # in the same folder
+    expected = [displayed(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    assert sum(map(bool, expected)) > 5
+    assert [displayed(cell) for cell in execute(notebook, tmp_path)] == expected
+    # A second run in the same folder shows the same.
+    assert [displayed(cell) for cell in execute(notebook, tmp_path)] == expected
 
 
-def displayed(cell: list[Any]) -> list[Any]:
-    data = [output.get("data") or output.get("text") for output in cell]
+def displayed(outputs: list[Any]) -> list[Any]:
+    data = [output.get("data") or output.get("text") for output in outputs]
     return [
         re.sub(
-            r"[\d.]+ (B|KiB)", "some", str(sorted(one.items()) if isinstance(one, dict) else one)
+            r"[\d.]+ (B|KiB)",
+            "some",
+            str(sorted(value.items()) if isinstance(value, dict) else value),
         )
-        for one in data
+        for value in data
     ]

@@ -1,4 +1,4 @@
-"""TensorFlow and TensorFlow Datasets read from builds of real files what our reader returns."""
+"""TensorFlow and TensorFlow Datasets read the same values as our reader."""
 
 from pathlib import Path
 from typing import Any
@@ -49,18 +49,18 @@ def ours(built: BuildResult) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def equal(theirs: Any, value: Any) -> bool:
+def equal(other_value: Any, value: Any) -> bool:
     if isinstance(value, str):
         value = value.encode()
     if hasattr(value, "timestamp"):
-        return int(theirs) in (
+        return int(other_value) in (
             int(value.timestamp()),
             int(value.timestamp() * 1000),
             int(value.timestamp() * 1_000_000),
         )
     if isinstance(value, list | np.ndarray):
-        return np.array_equal(np.asarray(theirs).reshape(-1), np.asarray(value).reshape(-1))
-    return bool(theirs == value)
+        return np.array_equal(np.asarray(other_value).reshape(-1), np.asarray(value).reshape(-1))
+    return bool(other_value == value)
 
 
 def test_view_is_built_with_its_types(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_view_is_built_with_its_types(tmp_path: Path) -> None:
     recordmill.build(rows, tmp_path / "set")
     view = recordmill.open(tmp_path / "set").filter("x >= 2").rename({"a": "b"})
     recordmill.build(view, tmp_path / "again")
-    again = recordmill.open(tmp_path / "again")
-    assert {f.name: f.describe() for f in again.schema} == {
+    rebuilt = recordmill.open(tmp_path / "again")
+    assert {f.name: f.describe() for f in rebuilt.schema} == {
         f.name: f.describe() for f in view.schema
     }
-    assert sorted(again["b"].tolist()) == [2, 3, 4, 5]
+    assert sorted(rebuilt["b"].tolist()) == [2, 3, 4, 5]
 
 
 def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
@@ -92,15 +92,15 @@ def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
                 if value is None:
                     assert name not in features
                     continue
-                held = getattr(
+                values = getattr(
                     features[name],
                     {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[
                         feature.kind
                     ],
                 ).value
                 if feature.raw:
-                    held = np.frombuffer(held[0], feature.dtype)
-                assert equal(held if feature.shape else held[0], value), (name, value)
+                    values = np.frombuffer(values[0], feature.dtype)
+                assert equal(values if feature.shape else values[0], value), (name, value)
 
 
 def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Pa
     out = recordmill.build(
         tmp_path / "sets.tfrecord", tmp_path / "out", kind="tfrecord", shuffle=False
     ).out
-    found = list(tfds.as_numpy(tfds.builder_from_directory(out).as_dataset(split="train")))
-    assert [(int(one["id"]), one["tags"].tolist()) for one in found] == [
+    records = list(tfds.as_numpy(tfds.builder_from_directory(out).as_dataset(split="train")))
+    assert [(int(record["id"]), record["tags"].tolist()) for record in records] == [
         (i, [b"a"] * i) for i in range(5)
     ]
-    assert [len(one) for one in found] == [2] * 5
+    assert [len(record) for record in records] == [2] * 5
     (refusal,) = summarise(recordmill.open(out).records.open_files).refusals or ()
     assert refusal.startswith("frames: it is a feature list")
 
@@ -141,24 +141,23 @@ def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
     assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(
         built.records
     )
-    pictures = tfds.visualization.ImageGridVisualizer().match(
-        builder.info
-    )  # what show_examples shows
-    assert pictures == ("source" in built.schema)
-    refused = {refusal.split(":")[0] for refusal in tfds_limitations(built.schema)}
-    assert refused == {feature.name for feature in built.schema if not feature.required}
+    # show_examples uses this class.
+    has_images = tfds.visualization.ImageGridVisualizer().match(builder.info)
+    assert has_images == ("source" in built.schema)
+    refused_names = {refusal.split(":")[0] for refusal in tfds_limitations(built.schema)}
+    assert refused_names == {feature.name for feature in built.schema if not feature.required}
     for split, rows in ours(built).items():
         read_config = tfds.ReadConfig(interleave_cycle_length=1)
-        theirs = list(
+        records = list(
             tfds.as_numpy(
                 builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)
             )
         )
-        assert len(theirs) == len(rows)
-        for one, row in zip(theirs, rows, strict=True):
-            assert set(one) == set(row) - refused
-            for name, value in one.items():
-                if pictures and name == "image":
+        assert len(records) == len(rows)
+        for record, row in zip(records, rows, strict=True):
+            assert set(record) == set(row) - refused_names
+            for name, value in record.items():
+                if has_images and name == "image":
                     row[name] = tf.io.decode_image(row[name], 3).numpy()
                     assert row[name].shape == (row["height"], row["width"], 3)
                 assert equal(value, row[name]), name

@@ -1,4 +1,4 @@
-"""The code blocks of README and docs run and print what the pages show."""
+"""The code blocks of README and docs run, and print the shown output."""
 
 import re
 import runpy
@@ -11,7 +11,8 @@ import recordmill
 from recordmill.checks.rules import Rules, read_rules
 
 ROOT = Path(__file__).resolve().parents[2]
-# page: (the packages that it uses, how often a block or an example begins in it at least)
+# By page: (the packages that it uses, the minimum number of its code blocks and examples by their
+# beginning)
 PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "reading": (["tensorflow", "duckdb", "pandas"], {"```console": 9, "\n>>> ": 21}),
     "statistics": ([], {"```console": 1, "\n>>> ": 5}),
@@ -35,15 +36,17 @@ def test_code_blocks_of_a_page_print_what_it_shows(
     for package in packages:
         pytest.importorskip(package, reason=f"the page uses {package}")
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    assert all(text.count(begin) >= count for begin, count in blocks.items())
+    assert all(text.count(beginning) >= count for beginning, count in blocks.items())
     monkeypatch.chdir(tmp_path)
     assert replay(text) == text
 
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with README's rides.csv, samples in local/raw, and what run_local.sh makes of two of
-    them.
+    """Folder with the data that README and the pages use.
+
+    Contains rides.csv, samples in local/raw, and the results of run_local.sh for two of the
+    samples.
     """
     pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
     folder = tmp_path_factory.mktemp("samples")
@@ -51,11 +54,11 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in ("digits", "tables"):
         make[kind](folder / "local" / "raw" / kind)
     write_rides(folder)
-    raw, out, read = (folder / "local" / name for name in ("raw", "out", "read"))
+    raw, out, tables = (folder / "local" / name for name in ("raw", "out", "read"))
     recordmill.build(raw / "digits", out / "digits", splits="train=0.9,validation=0.1")
     recordmill.build(raw / "tables" / "wine.csv", out / "wine", label="target")
     for kind in ("parquet", "npy"):
-        recordmill.read(out / "wine", read / "wine" / kind, to=kind)
+        recordmill.read(out / "wine", tables / "wine" / kind, to=kind)
     return folder
 
 
@@ -68,15 +71,14 @@ def test_code_blocks_of_the_building_pages_print_what_they_show(
     for page in ("README.md", "docs/getting-started.md", "docs/building.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert replay(text) == text, page
-    make = runpy.run_path(
-        str(ROOT / "examples" / "make_samples.py")
-    )  # of the packages that are installed here
+    # The samples of packages are about those that are installed.
+    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
     make["texts"](samples / "local" / "raw" / "texts")
     make["packages"](samples / "local" / "raw" / "packages.jsonl")
     runs = reruns((ROOT / "docs" / "building.md").read_text(encoding="utf-8"))
     assert [command.split()[1] for command, _, _ in runs] == ["build", "build", "build"]
-    for command, said, printed in runs:
-        assert {*said} <= {*printed}, command  # a package may bring a file that is worth a note
+    for command, expected, lines in runs:
+        assert {*expected} <= {*lines}, command  # packages may add notes
 
 
 def test_rules_of_the_checks_page_are_valid(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_rules_of_the_checks_page_are_valid(tmp_path: Path) -> None:
 
 def test_wrong_output_in_a_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = """\
+    wrong_page = """\
 ```python
 >>> 2 + 1
 4
@@ -104,7 +106,7 @@ $ echo one in 7.5 s
 two
 ```
 """
-    truth = """\
+    expected = """\
 ```python
 >>> 2 + 1
 3
@@ -119,4 +121,4 @@ $ echo one in 0.1 s
 one in 0.1 s
 ```
 """
-    assert replay(told) == truth
+    assert replay(wrong_page) == expected

@@ -1,5 +1,6 @@
-"""The workers of an engine parse files with the user's function: same bytes as on one machine, the
-same rejects, and no file is parsed twice after a kill.
+"""The workers of an engine parse files with the user's function.
+
+Bytes and rejects equal the results of one machine. No file is parsed twice after a kill.
 """
 
 import os
@@ -37,14 +38,14 @@ from recordmill.storage.listing import list_inputs  # noqa: E402
 from recordmill.transforms import parse_files  # noqa: E402
 from recordmill.transforms.parse_files import ParseRequest, parse_shared_file  # noqa: E402
 
-# Workers in threads of this process. They get the pickled pipeline, as those of other hosts do.
+# Workers in threads of this process. They get the pickled pipeline, like workers on other hosts.
 ENGINE: dict[str, Any] = {
     "runner": "PortableRunner",
     "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1"),
     "preflight": False,
 }
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
-# Workers in processes of their own.
+# Workers in separate processes.
 PROCESSES: dict[str, Any] = {
     **ENGINE,
     "beam_args": (
@@ -94,7 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsed_files(folder: Path) -> list[str]:
-    """The files that parsers have begun, in order."""
+    """Returns the files that parsers have begun, in order."""
     return (folder / "log").read_text().split() if (folder / "log").exists() else []
 
 
@@ -142,7 +143,7 @@ def test_function_of_a_file_runs_where_the_file_does_not_exist(folder: Path) -> 
 
 @pytest.fixture
 def request_of_file(folder: Path) -> SharedValue[ParseRequest]:
-    """A request to parse the files of `in/`, in the folder of a run."""
+    """Request to parse the files of `in/`, in the folder of a run."""
     run = RunFolder.create(folder / "out")
     job_folder = JobFolder(str(folder / "out"), run.id)
     for name in ("shared", PARSED_FOLDER):
@@ -181,7 +182,7 @@ def test_slower_attempt_leaves_the_result_of_the_first_one(
 ) -> None:
     parse_once(request_of_file)
     first = results_of(request_of_file)
-    # both attempts began before there was a result
+    # Both attempts began before the result existed.
     monkeypatch.setattr(parse_files, "exists", lambda path: False)
     parse_once(request_of_file)
     assert parsed_files(folder) == ["0.dat", "0.dat"]
@@ -221,7 +222,7 @@ def test_files_that_workers_cannot_see_are_refused_before_they_are_parsed(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number: int) -> None:
-    undisturbed = recordmill.build("in", "undisturbed", parser="my.py:rows", **OPTIONS)
+    expected = recordmill.build("in", "undisturbed", parser="my.py:rows", **OPTIONS)
     (folder / "log").unlink()
     code = f"import recordmill; recordmill.build('in', 'out', parser='my.py:rows', **{ENGINE!r})"
     process = subprocess.Popen(
@@ -230,13 +231,13 @@ def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number:
     wait_until(lambda: len(list(folder.glob(f"out/_run-*/{PARSED_FOLDER}/*.json"))) >= 2)
     process.send_signal(number)
     process.communicate(timeout=120)
-    complete = len(list(folder.glob(f"out/_run-*/{PARSED_FOLDER}/*.json")))
-    begun = len(parsed_files(folder))
-    assert 2 <= complete <= begun
+    parsed_count = len(list(folder.glob(f"out/_run-*/{PARSED_FOLDER}/*.json")))
+    begun_count = len(parsed_files(folder))
+    assert 2 <= parsed_count <= begun_count
     result = recordmill.build("in", "out", parser="my.py:rows", **ENGINE, **OPTIONS)
-    assert len(parsed_files(folder)) == begun + 6 - complete
-    assert shards(result) == shards(undisturbed)
-    # A killed process can't say that no engine works for it any more.
+    assert len(parsed_files(folder)) == begun_count + 6 - parsed_count
+    assert shards(result) == shards(expected)
+    # A killed process cannot report that no engine works for it any more.
     assert len(list(folder.glob("out/_run-*"))) == (number == signal.SIGKILL)
 
 
@@ -279,8 +280,8 @@ def test_workers_parse_into_a_store(folder: Path, store: Store, out: str) -> Non
     local = recordmill.build("in", "local", parser="my.py:fail", label="file", **OPTIONS)
     with pytest.raises(EngineError):
         recordmill.build("in", out, parser="my.py:fail", label="file", **ENGINE)
-    kept = store.keys()
-    assert len([key for key in kept if re.search(f"/{PARSED_FOLDER}/.*json$", key)]) == 5
+    first_keys = store.keys()
+    assert len([key for key in first_keys if re.search(f"/{PARSED_FOLDER}/.*json$", key)]) == 5
     (folder / "log").unlink()
     options = {**OPTIONS, "label": "file"}
     result = recordmill.build("in", out, parser="my.py:fail", **ENGINE, **options)
@@ -289,9 +290,9 @@ def test_workers_parse_into_a_store(folder: Path, store: Store, out: str) -> Non
     assert shards(local).items() <= stored.items()
     assert result.rejected == 1
     assert recordmill.verify(result.out) == []
-    # nothing of the second run is left, and the failed run is removed when its lease has expired
-    left = store.keys()
-    assert len({key.split("/")[1] for key in left if "/_run-" in key}) == 1
+    # The second run leaves no file. The failed run is removed after its lease has expired.
+    last_keys = store.keys()
+    assert len({key.split("/")[1] for key in last_keys if "/_run-" in key}) == 1
 
 
 def test_objects_of_a_store_get_a_local_copy_that_is_removed(

@@ -1,5 +1,6 @@
-"""`read` to Parquet, NumPy and Arrow writes the same files from threads and Beam, and nothing
-half-written.
+"""`read` writes the same Parquet, NumPy and Arrow files from threads and Beam.
+
+A read that fails leaves no files.
 """
 
 import gzip
@@ -43,7 +44,7 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def rows(result: ReadResult, split: str) -> list[dict[str, Any]]:
-    """Every row of a split as Python values, from Parquet or Arrow files."""
+    """Returns the rows of a split as Python values, from Parquet or Arrow files."""
     tables = [
         pq.read_table(path) if result.to == "parquet" else pa.ipc.open_file(path).read_all()
         for path in result.files[split]
@@ -110,8 +111,9 @@ def test_read_files_do_not_depend_on_threads_memory_and_runner(
 def test_limit_counts_bad_records_among_the_first_ones(
     tmp_path: Path, limit: int, compression: str
 ) -> None:
-    """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the
-    schema.
+    """Streams are tested, too, because they deliver many records at once.
+
+    Records 2, 5 and 6 don't match the schema.
     """
     good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
     records = [bad if number in (1, 4, 5) else good for number in range(9)]
@@ -208,20 +210,19 @@ def test_listed_inputs_leave_out_shards_of_earlier_generations(tmp_path: Path) -
     for number in (1, 2):
         recordmill.build({"x": [number] * number}, tmp_path / "sets" / "a", overwrite=True)
     (tmp_path / "list.txt").write_text("sets/a\n")
-    for number, given in enumerate(
+    for number, inputs in enumerate(
         [tmp_path / "sets", f"@{tmp_path}/list.txt", f"{tmp_path}/sets/a/data-*/*.tfrecord"]
     ):
-        result = recordmill.read(given, tmp_path / str(number))
+        result = recordmill.read(inputs, tmp_path / str(number))
         assert result.records == {"train": 2}
         assert "1 shard(s) of earlier generations of their data set were left out" in result.notes
     out = tmp_path / "sets" / "a"
     old, new = (
-        out / load_manifest(out, at).parts[0].folder / "train-00000-of-00001.tfrecord"
-        for at in (1, 2)
+        out / load_manifest(out, generation).parts[0].folder / "train-00000-of-00001.tfrecord"
+        for generation in (1, 2)
     )
-    assert recordmill.read([old, new], tmp_path / "both").records == {
-        "train": 3
-    }  # who names them has them
+    # Shards that are named one by one are read.
+    assert recordmill.read([old, new], tmp_path / "both").records == {"train": 3}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Conversions apply in every output, from threads and Beam alike, and bad values are counted
-rejects.
+"""Conversions apply in every output, from threads and Beam.
+
+Bad values are counted as rejects.
 """
 
 from pathlib import Path
@@ -58,7 +59,7 @@ def table(rows: int = ROWS) -> pa.Table:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces and many slices of small data."""
+    """Cuts small data into many pieces and slices."""
     monkeypatch.setattr(cutting, "PIECE_BYTES", 5_000)
     monkeypatch.setattr(read_parts, "_SLICE_BYTES", 1_000)
 
@@ -114,8 +115,8 @@ def test_values_that_cannot_be_converted_are_counted_rejects(tmp_path: Path) -> 
     ):
         read(out, tmp_path / "to", **OPTIONS)
     assert not (tmp_path / "to").exists()
-    for number, more in enumerate([{}, {"runner": "FnApiRunner"}, {"to": "npy"}]):
-        result = read(out, tmp_path / str(number), max_rejects=3, **OPTIONS, **more)
+    for number, extra in enumerate([{}, {"runner": "FnApiRunner"}, {"to": "npy"}]):
+        result = read(out, tmp_path / str(number), max_rejects=3, **OPTIONS, **extra)
         assert (result.read, result.written, result.rejected, result.reject_reasons) == (
             60,
             57,

@@ -1,4 +1,4 @@
-"""`read --to files` returns the files that `build` took in; odd names never leave OUT."""
+"""`read --to files` returns the files that were built, and no name leads out of OUT."""
 
 import json
 import signal
@@ -62,13 +62,12 @@ def test_images_survive_a_round_trip_with_names_and_labels(tmp_path: Path) -> No
     ]
     assert result.notes[-1] == "the files are 'image', named by 'source'"
 
-    build(
-        tmp_path / "back", tmp_path / "again", kind="images", num_shards=3
-    )  # and once more, from what was read
+    # The files that were read can be built and read again.
+    build(tmp_path / "back", tmp_path / "again", kind="images", num_shards=3)
     second = read(tmp_path / "again", tmp_path / "back2", to="files")
-    again = tree(tmp_path / "back2" / "train")
-    del again["metadata.jsonl"]
-    assert again == back
+    second_back = tree(tmp_path / "back2" / "train")
+    del second_back["metadata.jsonl"]
+    assert second_back == back
     assert {line["file_name"]: line["label"] for line in metadata(second)} == {
         line["file_name"]: line["label"] for line in lines
     }
@@ -84,18 +83,18 @@ def test_split_folders_become_folders_again(tmp_path: Path) -> None:
     write_images(tmp_path / "raw", raw)
     build(tmp_path / "raw", tmp_path / "ds", kind="images")
     result = read(tmp_path / "ds", tmp_path / "back", to="files")
-    named = {
+    expected = {
         name.replace("val/", "validation/").replace("Test/", "test/"): data
         for name, data in tree(tmp_path / "raw").items()
     }
-    found = {
+    files = {
         name: data
         for name, data in tree(tmp_path / "back").items()
         if not name.endswith((".jsonl", "_read.json"))
     }
-    assert found == named
-    again = build(tmp_path / "back", tmp_path / "again", kind="images")
-    assert again.schema.features == result.schema.features
+    assert files == expected
+    rebuilt = build(tmp_path / "back", tmp_path / "again", kind="images")
+    assert rebuilt.schema.features == result.schema.features
     assert read(tmp_path / "again", tmp_path / "back2", to="files").records == {
         "train": 8,
         "validation": 8,
@@ -218,55 +217,58 @@ NAMES = st.lists(
 
 
 @settings(max_examples=75)
-@given(names=NAMES, cut=st.integers(1, 9), extend=st.booleans())
+@given(names=NAMES, batch_rows=st.integers(1, 9), extend=st.booleans())
 def test_arbitrary_names_give_distinct_safe_files(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool
+    tmp_path_factory: pytest.TempPathFactory, names: list[str | None], batch_rows: int, extend: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
     rows = table(names)
     layout = FileLayout("image", "source", extend, ("source", "id"))
-    found = []
-    for at, step in ((folder / "1", cut), (folder / "2", 1000)):
-        writer = FilesWriter(at, SCHEMA, layout, "train")
+    outputs = []
+    for out, step in ((folder / "1", batch_rows), (folder / "2", 1000)):
+        writer = FilesWriter(out, SCHEMA, layout, "train")
         for start in range(0, len(names), step):
             for batch in rows.slice(start, step).to_batches():
                 writer.write(batch)
         writer.close()
         assert writer.rows == len(names)
-        found.append(tree(at))
-    assert found[0] == found[1]
+        outputs.append(tree(out))
+    assert outputs[0] == outputs[1]
     assert {path.name for path in folder.iterdir()} == {"1", "2"}
-    lines = [json.loads(line) for line in found[0].pop("metadata.jsonl").decode().split("\n")[:-1]]
+    lines = [
+        json.loads(line) for line in outputs[0].pop("metadata.jsonl").decode().split("\n")[:-1]
+    ]
     assert {line["file_name"]: line["id"] - 100 for line in lines} == {
-        name: int(data.removeprefix(JPEG)) for name, data in found[0].items()
+        name: int(data.removeprefix(JPEG)) for name, data in outputs[0].items()
     }
-    assert len(found[0]) == len(names)
+    assert len(outputs[0]) == len(names)
     if not extend:
         assert [line["file_name"] for line in lines] == names_in_memory(names)
 
 
 def names_in_memory(names: list[str | None]) -> list[str]:
-    """The names that the files of these records get, by sets of files and folders instead of a file
-    system.
+    """Returns the file names of records, computed without a file system.
+
+    Uses a set of files and a set of folders.
     """
     files, folders, result = {"metadata.jsonl"}, set[str](), []
-    for row, said in enumerate(names):
-        wanted = None if said is None else file_names.to_safe_name(said)
+    for row, original in enumerate(names):
+        safe_name = None if original is None else file_names.to_safe_name(original)
         numbered = f"{row:08d}.jpg"
-        for base in (wanted, numbered):
+        for base in (safe_name, numbered):
             name, attempt = base, 0
-            above = (
+            parents = (
                 []
                 if base is None
-                else [base[:at] for at, letter in enumerate(base) if letter == "/"]
+                else [base[:end] for end, letter in enumerate(base) if letter == "/"]
             )
-            if base is None or files & set(above):
+            if base is None or files & set(parents):
                 continue
             while name is not None and name in files | folders:
                 name, attempt = file_names.make_alternative_name(base, row, attempt), attempt + 1
             if name is not None:
                 files.add(name)
-                folders.update(above)
+                folders.update(parents)
                 result.append(name)
                 break
     return result
@@ -277,9 +279,13 @@ def test_files_do_not_depend_on_threads_and_runner(tmp_path: Path) -> None:
         [f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)
     ]
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
-    ways = [*WAYS_TO_READ, {"threads": 3, "file_size": 5000}]
+    option_sets = [*WAYS_TO_READ, {"threads": 3, "file_size": 5000}]
     results = read_in_each_way(
-        write_image_set(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source"
+        write_image_set(tmp_path, names, values),
+        tmp_path,
+        option_sets,
+        to="files",
+        name_feature="source",
     )
     for result in results:
         assert len(check_image_files(result, table(names, values))) == 600
@@ -350,9 +356,9 @@ def test_read_to_files_on_the_command_line(
         )
         == 0
     )
-    said = capsys.readouterr().out
-    assert "2 records (train 2) would be written to 1 folder of files" in said
-    assert "note: the files are 'image', named by 'source'" in said
+    output = capsys.readouterr().out
+    assert "2 records (train 2) would be written to 1 folder of files" in output
+    assert "note: the files are 'image', named by 'source'" in output
     assert (
         main(
             [
@@ -392,7 +398,7 @@ def test_read_killed_while_replacing_a_result_is_completed_by_the_next(
 ) -> None:
     out, to = write_image_set(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
     read(out, to, to="files")
-    (to / "train" / "b.jpg").unlink()  # by somebody else
+    (to / "train" / "b.jpg").unlink()  # as another program may do
     source = f"""
 import os, recordmill.exporting.publish as publish, recordmill.pipelines.read as module
 publish._remove_result = lambda *args: os.kill(os.getpid(), 9)

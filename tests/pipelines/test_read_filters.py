@@ -1,5 +1,6 @@
-"""`--where` and `--sample` keep the rows that plain Python keeps, from threads and Beam, and
-counts add up.
+"""`--where` and `--sample` keep the same rows as plain Python.
+
+Threads and Beam give the same files, and the counts add up.
 """
 
 import json
@@ -29,7 +30,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sql", "expression", "holds"),
+    ("sql", "expression", "predicate"),
     [
         ("label = 2", pc.field("label") == 2, lambda row: row["label"] == 2),
         (
@@ -51,9 +52,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_where_keeps_the_rows_that_python_keeps(
-    out: Path, tmp_path: Path, sql: str, expression: pc.Expression, holds: Any
+    out: Path, tmp_path: Path, sql: str, expression: pc.Expression, predicate: Any
 ) -> None:
-    expected = [row["id"] for row in ROWS.to_pylist() if holds(row)]
+    expected = [row["id"] for row in ROWS.to_pylist() if predicate(row)]
     for number, where in enumerate([sql, expression]):
         result = read(out, tmp_path / str(number), where=where, threads=3)
         assert ids(result) == expected
@@ -101,7 +102,7 @@ def test_limit_counts_the_kept_records(out: Path, tmp_path: Path) -> None:
     assert read(out, tmp_path / "c", where="label = 1", limit=0, to="npy").written == 0
 
 
-# the answer would depend on where the pieces were cut, on threads and on the day
+# The result of these conditions would depend on the pieces, on threads or on the date.
 NOT_DECIDED = [
     ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
     ('"when" > now()', r"now\(\) gives"),
@@ -130,7 +131,7 @@ NOT_DECIDED = [
         ({"sample": 1.5}, "sample=1.5"),
         ({"sample": -0.1}, "sample=-0.1"),
         ({"sample": 0.5, "seed": 2**63}, "seed="),
-        *(({"where": sql}, f"(?s)where=.*{what}") for sql, what in NOT_DECIDED),
+        *(({"where": sql}, f"(?s)where=.*{reason}") for sql, reason in NOT_DECIDED),
         ({"to": "xml"}, 'to="xml": must be one of parquet, npy, npz, arrow,'),
         ({"limit": -1}, "limit=-1"),
         ({"max_rejects": "many"}, 'max_rejects="many"'),
@@ -174,10 +175,10 @@ import pyarrow.compute as pc
 print(read({str(out)!r}, {str(tmp_path / "a")!r}, where=pc.field("id") < 4).written)
 sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where", "id < 4"]))
 """
-    done = run_python("-c", code, check=False)
-    assert done.stdout == "4\n"
-    assert done.returncode == 1
-    assert "--where with SQL needs duckdb, which is not installed" in done.stderr
+    process = run_python("-c", code, check=False)
+    assert process.stdout == "4\n"
+    assert process.returncode == 1
+    assert "--where with SQL needs duckdb, which is not installed" in process.stderr
     assert not (tmp_path / "b").exists()
 
 
@@ -202,9 +203,9 @@ def test_filters_on_the_command_line_and_in_a_dry_run(
         == 0
     )
     assert "records filtered out" in capsys.readouterr().err
-    found = dry_run(out, where="label = 1")
-    assert found.rows == pytest.approx(100, abs=15)
-    assert "numbers of records are estimates" in found.notes[-1]
+    estimate = dry_run(out, where="label = 1")
+    assert estimate.rows == pytest.approx(100, abs=15)
+    assert "numbers of records are estimates" in estimate.notes[-1]
     assert dry_run(out, where="label = 1", limit=9).rows == 9
 
 
@@ -227,10 +228,10 @@ def test_feature_of_two_kinds_is_no_obstacle_if_it_is_not_read(tmp_path: Path) -
 
 
 def test_read_with_a_condition_prints_only_its_summary(out: Path, tmp_path: Path) -> None:
-    """DuckDB complains on stderr about each of its objects that is still alive at exit."""
-    done = run_python(
+    """DuckDB prints a warning for each of its objects that is alive at exit."""
+    process = run_python(
         "-m", "recordmill", "read", out, "--out", tmp_path / "to", "--where", "id != 7"
     )
-    lines = done.stderr.splitlines()
+    lines = process.stderr.splitlines()
     assert lines[0].startswith("299 records to parquet")
     assert lines[-1] == "1 record filtered out"

@@ -1,6 +1,4 @@
-"""A read that begins with a guessed schema of foreign files writes the bytes of one that counts
-first.
-"""
+"""A read with a guessed schema writes the same bytes as one with counts."""
 
 import gzip
 from pathlib import Path
@@ -41,7 +39,7 @@ HINT = Schema(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces, of which a guess sees the first few records."""
+    """Cuts the files into many pieces. A guess uses the first few records only."""
     monkeypatch.setattr(cutting, "PIECE_BYTES", 2000)
     monkeypatch.setattr(infer_schema, "GUESS_BYTES", 3000)
     monkeypatch.setattr(infer_schema, "_MIN_BYTES_PER_FILE", 200)
@@ -49,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that all records of files are counted."""
+    """List with an entry for each pass over all records."""
     passes: list[int] = []
     count_all = infer_schema.infer_from_files
     monkeypatch.setattr(
@@ -61,7 +59,7 @@ def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def write(folder: Path, last: bytes, compress: bool = False) -> Path:
-    """Three files, of which the last record of the last one is `last`."""
+    """Writes three files. `last` is the last record of the last file."""
     folder.mkdir()
     plain = [example(ROW), example(OTHER_LIST)] * 30
     for number in range(3):
@@ -75,7 +73,7 @@ def write(folder: Path, last: bytes, compress: bool = False) -> Path:
 def outcome(
     source: Path, out: Path, **options: Any
 ) -> tuple[dict[str, bytes], list[str], int] | str:
-    """All that a read leaves: its files, its notes and how many records; or its error."""
+    """Reads `source`. Returns its files, its notes and the number of records, or its error."""
     progress = Progress()
     try:
         result = recordmill.read(source, out, progress=progress, **options)
@@ -86,48 +84,51 @@ def outcome(
     return tree(out), [note.replace(str(source), "IN") for note in result.notes], result.read
 
 
-def both(source: Path, tmp_path: Path, **options: Any) -> Any:
-    """What a read leaves as it is, which must be what one leaves that doesn't guess."""
-    guessed = outcome(source, tmp_path / "guessed", **options)
+def read_both_ways(source: Path, tmp_path: Path, **options: Any) -> Any:
+    """Returns the outcome of a read.
+
+    Checks that it equals the outcome of a read that doesn't guess.
+    """
+    result = outcome(source, tmp_path / "guessed", **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "guess_schema", lambda *args, **kws: None)
-        assert outcome(source, tmp_path / "counted", **options) == guessed
-    return guessed
+        assert outcome(source, tmp_path / "counted", **options) == result
+    return result
 
 
-def some(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
-    """The first few of the cases in every run, the others in sweeps."""
-    kept = [pytest.param(*case) for case in cases[:count]]
-    return kept + [pytest.param(*case, marks=pytest.mark.sweep) for case in cases[count:]]
+def mark_sweeps(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
+    """Marks all but the first `count` cases for sweeps."""
+    params = [pytest.param(*case) for case in cases[:count]]
+    return params + [pytest.param(*case, marks=pytest.mark.sweep) for case in cases[count:]]
 
 
 @pytest.mark.parametrize(
-    ("to", "hinted", "what"),
-    some(
+    ("to", "hinted", "case"),
+    mark_sweeps(
         [
             ("parquet", True, "nothing new"),
             ("npy", True, "beyond a hint's range"),
             ("parquet", False, "a string in an int column"),
             *(
-                (to, hinted, what)
+                (to, hinted, case)
                 for to in ("npy", "parquet")
                 for hinted in (False, True)
-                for what in LATE
+                for case in LATE
             ),
         ],
         3,
     ),
 )
 def test_guessed_read_includes_what_appears_late(
-    tmp_path: Path, full_passes: list[int], to: str, hinted: bool, what: str
+    tmp_path: Path, full_passes: list[int], to: str, hinted: bool, case: str
 ) -> None:
-    source = write(tmp_path / "in", example(LATE[what]))
+    source = write(tmp_path / "in", example(LATE[case]))
     if hinted:
         (source / "schema.pbtxt").write_text(tfmd.to_pbtxt(HINT), encoding="utf-8")
-    guessed = both(source, tmp_path, to=to)
-    changes = what != "nothing new" and (hinted or not what.startswith("beyond"))
+    guessed = read_both_ways(source, tmp_path, to=to)
+    changes = case != "nothing new" and (hinted or not case.startswith("beyond"))
     assert len(full_passes) == 1 + changes
-    assert isinstance(guessed, str) == (what == "a string in an int column")
+    assert isinstance(guessed, str) == (case == "a string in an int column")
 
 
 @pytest.mark.parametrize("compress", [pytest.param(False, marks=pytest.mark.sweep), True])
@@ -136,20 +137,20 @@ def test_guessed_read_of_compressed_files_with_conversions(
 ) -> None:
     source = write(tmp_path / "in", example(ROW), compress)
     options = {"columns": "raw,n,list", "decode_raw": "raw=float32[2]"}
-    guessed = both(source, tmp_path, **options)
+    guessed = read_both_ways(source, tmp_path, **options)
     assert len(full_passes) == 1
     (tmp_path / "late").mkdir()
-    other = both(
+    late = read_both_ways(
         write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress),
         tmp_path / "late",
         **options,
     )
     assert len(full_passes) == 3
-    assert other[0]["_read.json"] != guessed[0]["_read.json"]
+    assert late[0]["_read.json"] != guessed[0]["_read.json"]
 
 
 @pytest.mark.parametrize(
-    "damage", some([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2)
+    "damage", mark_sweeps([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2)
 )
 def test_guessed_read_raises_the_same_error_for_a_bad_last_record(
     tmp_path: Path, damage: str
@@ -163,22 +164,24 @@ def test_guessed_read_raises_the_same_error_for_a_bad_last_record(
     if damage == "bit":
         data[-10] ^= 1
     path.write_bytes(data[:-3] if damage == "cut" else data)
-    guessed = both(source, tmp_path)
+    guessed = read_both_ways(source, tmp_path)
     assert isinstance(guessed, str) == (damage != "unknown field")
     (tmp_path / "lenient").mkdir()
-    lenient = both(source, tmp_path / "lenient", max_rejects="50%")
+    lenient = read_both_ways(source, tmp_path / "lenient", max_rejects="50%")
     assert lenient[2] == 181
 
 
 @pytest.mark.parametrize(
     "options",
-    some([({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1),
+    mark_sweeps(
+        [({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1
+    ),
 )
 def test_read_that_leaves_records_out_counts_first(
     tmp_path: Path, full_passes: list[int], options: dict[str, Any]
 ) -> None:
     source = write(tmp_path / "in", example(ROW | {"list": np.empty(0, np.int64)}))
-    both(source, tmp_path, **options)
+    read_both_ways(source, tmp_path, **options)
     assert len(full_passes) == 2
 
 
@@ -198,12 +201,12 @@ def columns(source: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("what", "compress"),
-    some(
+    ("case", "compress"),
+    mark_sweeps(
         [
             ("nothing new", False),
             ("a longer list", True),
-            *((what, zip_) for what in LATE for zip_ in (0, 1)),
+            *((case, zip_) for case in LATE for zip_ in (0, 1)),
         ],
         2,
     ),
@@ -212,10 +215,10 @@ def test_guessed_arrays_in_memory_are_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     full_passes: list[int],
-    what: str,
+    case: str,
     compress: bool,
 ) -> None:
-    source = write(tmp_path / "in", example(LATE[what]), compress)
+    source = write(tmp_path / "in", example(LATE[case]), compress)
     monkeypatch.setattr(
         "recordmill.reader.open_files.infer_from_files", infer_schema.infer_from_files
     )
@@ -226,9 +229,9 @@ def test_guessed_arrays_in_memory_are_the_same(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reader, "guess_schema", lambda *args, **kws: None)
             assert columns(source, **options) == guessed
-        unfit = what == "beyond a hint's bytes" and bool(options)
+        unfit = case == "beyond a hint's bytes" and bool(options)
         assert passes == (
-            unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes")
+            unfit or case not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes")
         )
 
 

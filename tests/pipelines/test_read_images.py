@@ -1,5 +1,6 @@
-"""A read decodes images to the arrays of Pillow; missing images stay missing, and undecodable
-ones are rejects.
+"""A read decodes images to the same arrays as Pillow.
+
+Missing images stay missing. Images that cannot be decoded are rejects.
 """
 
 from pathlib import Path
@@ -39,10 +40,10 @@ def test_images_are_resized_and_converted_like_tensorflow(
     )
     for result in read_in_each_way(out, tmp_path, to="npy", **options):
         pixels = np.load(result.paths[0] / "image.npy")
-        wanted = [
+        expected = [
             tf.image.resize(pixels_of(image, mode), (8, 6), antialias=True) for image in images
         ]
-        assert np.array_equal(pixels, tf.round(wanted).numpy())
+        assert np.array_equal(pixels, tf.round(expected).numpy())
 
 
 def frame_rows(lengths: list[int | None]) -> list[list[bytes] | None]:
@@ -110,30 +111,29 @@ def test_images_that_cannot_be_decoded_are_rejects(tmp_path: Path) -> None:
 
 
 def test_image_that_memory_cannot_hold_is_an_error_with_its_place(tmp_path: Path) -> None:
-    """It is an error, however many rejects are allowed: what is written must not depend on
-    --memory.
-    """
+    """The result must not depend on --memory, so no budget for rejects applies."""
     large = image_samples.encode_image("PNG", Image.new("RGB", (4000, 4000)))
     out = write(tmp_path, [noise_image((9, 7), 1), noise_image((8, 7), 2), large])
-    said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
-    for number, more in enumerate(
+    message = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
+    for number, extra in enumerate(
         [{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]
     ):
-        options: dict[str, Any] = {"decode_images": "image", "columns": "image", **more}
-        with pytest.raises(DataError, match=said) as error:
+        options: dict[str, Any] = {"decode_images": "image", "columns": "image", **extra}
+        with pytest.raises(DataError, match=message) as error:
             read(out, tmp_path / str(number), memory="230MiB", max_rejects="50%", **options)
         assert not list(tmp_path.glob(f"{number}/*"))
-        assert ('to="arrow"' in str(error.value)) == (more["to"] == "parquet")
-        enough = str(error.value).split("; memory=")[1].split()[0].strip('"')
-        assert read(out, tmp_path / f"{number} enough", memory=enough, **options).written == 3
+        assert ('to="arrow"' in str(error.value)) == (extra["to"] == "parquet")
+        sufficient = str(error.value).split("; memory=")[1].split()[0].strip('"')
+        assert read(out, tmp_path / f"{number} enough", memory=sufficient, **options).written == 3
 
 
 @pytest.mark.sweep
 def test_image_files_do_not_depend_on_memory_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones
-    in between.
+    """Only the images decide where parts end.
+
+    Some parts have one image, others many, and bad and missing images are in between.
     """
     monkeypatch.setattr(records, "_IMAGE_BATCH_BYTES", 3_000)
     images: list[bytes | None] = [

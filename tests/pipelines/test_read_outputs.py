@@ -1,6 +1,4 @@
-"""Outputs of a read: estimates of `--dry-run`, options of Parquet files, and what other parsers
-get back.
-"""
+"""Outputs of a read: their estimates, Parquet options, and values in other parsers."""
 
 import base64
 import json
@@ -30,15 +28,17 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", to="jsonl")
     assert [path.name for path in result.paths] == ["train-00000-of-00001.jsonl"]
-    found = [json.loads(line) for line in result.paths[0].read_text(encoding="utf-8").splitlines()]
-    for got, row in zip(found, ROWS.to_pylist(), strict=True):
+    records = [
+        json.loads(line) for line in result.paths[0].read_text(encoding="utf-8").splitlines()
+    ]
+    for record, row in zip(records, ROWS.to_pylist(), strict=True):
         row["matrix"] = np.reshape(row["matrix"], (2, 3)).tolist()
         row["payload"] = (
             None if row["payload"] is None else base64.b64encode(row["payload"]).decode()
         )
         row["when"] = None if row["when"] is None else row["when"].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        assert got == row
-    assert list(found[0]) == ROWS.column_names
+        assert record == row
+    assert list(records[0]) == ROWS.column_names
     read(out, tmp_path / "beam", to="jsonl", runner="FnApiRunner")
     assert (tmp_path / "beam" / result.paths[0].name).read_bytes() == result.paths[0].read_bytes()
 
@@ -81,23 +81,26 @@ def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def test_dry_run_predicts_records_files_and_shapes(
     out_of_run: Path, tmp_path: Path, to: str
 ) -> None:
-    found = dry_run(out_of_run, to=to)
+    estimate = dry_run(out_of_run, to=to)
     result = read(out_of_run, tmp_path / "to", to=to)
-    assert found.records == result.records
-    assert found.outputs == len(result.paths)
-    assert 200 < found.sampled <= 430
-    written = sum(len(data) for name, data in tree(tmp_path / "to").items() if name != "_read.json")
-    assert found.disk_bytes == pytest.approx(written, rel=0.5)  # headers of few rows count
-    shapes = {column.feature.name: (column.dtype, column.shape) for column in found.columns}
+    assert estimate.records == result.records
+    assert estimate.outputs == len(result.paths)
+    assert 200 < estimate.sampled <= 430
+    written_bytes = sum(
+        len(data) for name, data in tree(tmp_path / "to").items() if name != "_read.json"
+    )
+    # The size of headers matters for so few rows.
+    assert estimate.disk_bytes == pytest.approx(written_bytes, rel=0.5)
+    shapes = {column.feature.name: (column.dtype, column.shape) for column in estimate.columns}
     assert shapes["matrix"] == ("float32", (430, 2, 3))
     assert shapes["tokens"] == ("int32", (430, None))
     assert shapes["name"] == ("str", (430,))
 
 
 def test_dry_run_respects_limit_columns_and_split(out_of_run: Path) -> None:
-    found = dry_run(out_of_run, columns="label,id", limit=7)
-    assert found.records == {"train": 7, "test": 7}
-    assert [column.feature.name for column in found.columns] == ["label", "id"]
+    estimate = dry_run(out_of_run, columns="label,id", limit=7)
+    assert estimate.records == {"train": 7, "test": 7}
+    assert [column.feature.name for column in estimate.columns] == ["label", "id"]
     assert dry_run(out_of_run, split="test").records == {"test": 30}
     assert dry_run(out_of_run, limit=0).rows == 0
 
@@ -106,8 +109,8 @@ def test_dry_run_counts_streamed_files(out_of_run: Path, tmp_path: Path) -> None
     files = sorted((out_of_run / FOLDER).glob("train-*.tfrecord*"))
     for file in files:
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    found = dry_run(tmp_path, schema=MIXED, to="npy")
-    assert found.rows == 400
+    estimate = dry_run(tmp_path, schema=MIXED, to="npy")
+    assert estimate.rows == 400
 
 
 def test_dry_run_command_prints_the_estimate(
@@ -124,9 +127,9 @@ def test_dry_run_command_prints_the_estimate(
     assert "tokens   int32 [430, ?], may be missing\n" in text
     assert "disk: about " in text
     assert main(["read", str(out_of_run), "--dry-run", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    assert about["records"] == {"train": 400, "test": 30}
-    assert about["columns"]["matrix"]["shape"] == [430, 2, 3]
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["records"] == {"train": 400, "test": 30}
+    assert summary["columns"]["matrix"]["shape"] == [430, 2, 3]
     assert sorted(tmp_path.iterdir()) == before
     assert main(["read", str(out_of_run)]) == 2
     assert "--out OUT is needed" in capsys.readouterr().err
@@ -135,10 +138,10 @@ def test_dry_run_command_prints_the_estimate(
 
 def test_npz_beyond_memory_is_refused_before_the_read(tmp_path: Path) -> None:
     out_of_run = write_data_set(tmp_path / "out", {"train": mixed_rows(10)}, shards=1)
-    found = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
-    assert found.memory_bytes <= 256 << 20
+    estimate = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
+    assert estimate.memory_bytes <= 256 << 20
     with pytest.raises(UsageError, match='more than the 100 B of memory=; use to="npy"'):
-        found.check_memory_fits(100)
+        estimate.check_memory_fits(100)
 
 
 ROWS_OF_OPTIONS = mixed_rows(400)
@@ -156,12 +159,16 @@ def test_parquet_has_the_requested_row_groups_and_compression(
     of_400: Path, tmp_path: Path, compression: str
 ) -> None:
     (path,) = read(of_400, tmp_path / "to", row_group_rows=150, compression=compression).paths
-    about = pq.read_metadata(path)
-    assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [150, 150, 100]
-    assert about.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [
+        150,
+        150,
+        100,
+    ]
+    assert metadata.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(
         compression, compression.split(":")[0].upper()
     )
-    assert about.row_group(1).column(0).statistics.min == 150
+    assert metadata.row_group(1).column(0).statistics.min == 150
     assert pq.read_table(path).to_pylist() == ROWS_OF_OPTIONS.to_pylist()
 
 

@@ -1,5 +1,6 @@
-"""Real files are built, verified and read back, value for value as a plain reading of the raw
-files gives.
+"""Real files are built, verified and read back.
+
+Their values equal the values of a plain reading of the raw files.
 """
 
 import json
@@ -17,7 +18,7 @@ from recordmill.schemas.arrow import to_arrow
 
 
 def read(out: Path, tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every split's rows, by way of Parquet files that `read` wrote, after `verify`."""
+    """Verifies a data set and converts it to Parquet. Returns the rows of each split."""
     import pyarrow.parquet as pq
 
     assert recordmill.verify(out) == []
@@ -58,10 +59,13 @@ def test_real_images_in_split_and_class_folders_are_built(
             }
         expected.setdefault(path.parts[-3], []).append(row)
     rows = read(result.out, tmp_path)
-    assert {split: len(found) for split, found in rows.items()} == {"validation": 341, "test": 372}
-    for split, found in rows.items():
+    assert {split: len(split_rows) for split, split_rows in rows.items()} == {
+        "validation": 341,
+        "test": 372,
+    }
+    for split, split_rows in rows.items():
         assert as_multiset(
-            {**row, "format": row["format"].lower()} for row in found
+            {**row, "format": row["format"].lower()} for row in split_rows
         ) == as_multiset(expected[split])
     assert result.schema["label"].classes == tuple(classes)
 
@@ -98,10 +102,10 @@ def test_real_text_documents_in_class_folders_are_built(shared_data: Path, tmp_p
     root = shared_data / "text" / "movie_reviews" / "movie_reviews"
     result = recordmill.build(root, tmp_path / "out", kind="text", num_shards=4)
     (rows,) = read(result.out, tmp_path).values()
-    found = {row["source"]: (row["text"], row["label"], row["class_name"]) for row in rows}
+    documents = {row["source"]: (row["text"], row["label"], row["class_name"]) for row in rows}
     expected = {}
     for index, label in enumerate(("neg", "pos")):
         for path in (root / label).iterdir():
             expected[f"{label}/{path.name}"] = (path.read_bytes().decode(), index, label)
     assert len(expected) == 2000
-    assert {source: about for source, about in found.items() if "/" in source} == expected
+    assert {source: document for source, document in documents.items() if "/" in source} == expected

@@ -1,5 +1,6 @@
-"""Builds and reads into a store that are killed at any request leave the old or the new result,
-and the next run works.
+"""Killed builds and reads leave the old or the new result in a store.
+
+They are killed at any request, and the next run succeeds.
 """
 
 import contextlib
@@ -43,20 +44,25 @@ for line in sys.stdin:
 
 @dataclass
 class Nursery:
-    """A process that makes children. said: the file that gets what the last one says; child: its
-    process id.
+    """Process that forks a child for each command.
+
+    Attributes:
+        stderr_path: The file for the stderr of the last child.
+        child: The process ID of the last child.
     """
 
     process: subprocess.Popen[str]
-    said: Path
+    stderr_path: Path
     child: int = 0
 
     def run(self, *command: str, **environment: str) -> int:
-        """Run a command of recordmill; gives its exit status, or minus the signal that killed
-        it.
+        """Runs a recordmill command in a child.
+
+        Returns:
+            The exit status, or the negated signal that killed the child.
         """
-        asked = {"command": command, "environment": environment, "said": str(self.said)}
-        print(json.dumps(asked), file=self._stdin, flush=True)
+        request = {"command": command, "environment": environment, "said": str(self.stderr_path)}
+        print(json.dumps(request), file=self._stdin, flush=True)
         self.child = int(self._line())
         return os.waitstatus_to_exitcode(int(self._line()))
 
@@ -75,48 +81,51 @@ class Nursery:
 
 
 @contextlib.contextmanager
-def nursery(said: Path) -> Iterator[Nursery]:
-    """It uses the settings of stores that this process has now."""
+def nursery(stderr_path: Path) -> Iterator[Nursery]:
+    """Starts a process that has the present settings for stores."""
     process = subprocess.Popen(
         [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
-        yield Nursery(process, said)
+        yield Nursery(process, stderr_path)
         assert process.stdin is not None
         process.stdin.close()
 
 
 @pytest.fixture(scope="module")
 def proxy(store: Store) -> Iterator[Proxy]:
-    with fault_proxy(store.endpoint) as between:
-        yield between
+    with fault_proxy(store.endpoint) as proxy_to_store:
+        yield proxy_to_store
 
 
 @pytest.fixture(scope="module")
 def children(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     with (
         use_settings(**s3_settings(proxy.url)),
-        nursery(tmp_path_factory.mktemp("said") / "stderr") as made,
+        nursery(tmp_path_factory.mktemp("said") / "stderr") as process,
     ):
-        yield made
+        yield process
 
 
 @pytest.fixture(autouse=True)
-def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def local_settings(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with use_settings(**s3_settings(store.endpoint)):
         yield
 
 
-def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
-    """(number of a request, before or behind it) to kill at: behind each, or before one and behind
-    the commit.
+def choose_kills(requests: list[str], every: bool) -> list[tuple[int, str]]:
+    """Returns the kills to test, as (number of a request, whether before or after it).
+
+    Args:
+        requests: The requests of an undisturbed run, with their numbers.
+        every: Kill after each request. Otherwise, once before a request and once after the commit.
     """
-    numbers = [int(said.split()[0]) for said in asked]
+    numbers = [int(request.split()[0]) for request in requests]
     commit = next(
-        int(said.split()[0])
-        for said in asked
-        if "PUT" in said and ("_manifests" in said or "_reads" in said)
+        int(request.split()[0])
+        for request in requests
+        if "PUT" in request and ("_manifests" in request or "_reads" in request)
     )
     if every:
         return [(number, KILL_AFTER) for number in numbers]
@@ -124,19 +133,19 @@ def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
 
 
 pytestmark = pytest.mark.sweep
-_WHOLE = pytest.mark.skipif(
+ALL_KILLS = pytest.mark.skipif(
     os.environ.get("RECORDMILL_FAULTS") != "all", reason="takes an hour: .ci/faults runs it"
 )
 EVERY = pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=_WHOLE)], ids=["some", "every"]
+    "every", [False, pytest.param(True, marks=ALL_KILLS)], ids=["some", "every"]
 )
 
 
 @dataclass
 class KilledCommand:
-    """A command that is killed at its requests, and then runs again.
+    """A command that is killed at one of its requests, and runs again.
 
-    Each run has an output of its own, with the contents that `make_old` has written.
+    Each run has its own output, with the old contents that `make_old` writes.
     """
 
     proxy: Proxy
@@ -147,31 +156,35 @@ class KilledCommand:
     local: Path  # the folder for the files that are prepared on this machine
 
     @property
-    def whole(self) -> str:
-        """The output of a run that nobody disturbs."""
+    def expected_out(self) -> str:
+        """Output of an undisturbed run."""
         return f"{self.root}/whole"
 
     def run(self, out: str) -> int:
         return self.children.run(*self.command, "--out", out, TMPDIR=str(self.local))
 
     def find_requests(self) -> list[str]:
-        """The requests of a run to `whole`, from the first one that changes something on."""
-        self.make_old(self.whole)
+        """Returns the requests of an undisturbed run, from the first change on."""
+        self.make_old(self.expected_out)
         self.proxy.begin()
-        assert self.run(self.whole) == 0
-        first = next(at for at, said in enumerate(self.proxy.requests) if said.startswith("PUT"))
-        return [f"{at} {said}" for at, said in enumerate(self.proxy.requests)][first:]
+        assert self.run(self.expected_out) == 0
+        first = next(
+            number
+            for number, request in enumerate(self.proxy.requests)
+            if request.startswith("PUT")
+        )
+        return [f"{number} {request}" for number, request in enumerate(self.proxy.requests)][first:]
 
-    def kill_at(self, at: int, fault: str) -> str:
+    def kill_at(self, number: int, fault: str) -> str:
         """Kills a run at a request, and returns its output."""
-        out = f"{self.root}/{at}-{fault.replace(' ', '-')}"
+        out = f"{self.root}/{number}-{fault.replace(' ', '-')}"
         self.make_old(out)
-        self.proxy.begin(fault, at, self.children.kill)
+        self.proxy.begin(fault, number, self.children.kill)
         assert self.run(out) == -signal.SIGKILL
         return out
 
     def repeat(self, out: str) -> None:
-        """Runs the command again, and removes what the killed run has left."""
+        """Runs the command again, and removes all files of the killed run."""
         self.proxy.begin()
         assert self.run(out) == 0
         with pytest.MonkeyPatch.context() as patched:
@@ -181,11 +194,11 @@ class KilledCommand:
 
 
 def check_only_committed(store: Store, out: str) -> None:
-    """Checks that the data set is valid, and that there is no folder that it does not name."""
+    """Checks that the data set is valid, and that no other folder exists."""
     manifests = [load_manifest(out, number) for number in list_generations(out)]
-    kept = {part.folder for manifest in manifests for part in manifest.parts}
+    expected = {part.folder for manifest in manifests for part in manifest.parts}
     folders = {name.split("/")[0] for name in store.objects(out)}
-    assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
+    assert {name for name in folders if name.startswith(("data-", "_run-"))} == expected
     assert recordmill.verify(out) == []
 
 
@@ -202,7 +215,9 @@ def newest_shards(store: Store, out: str) -> dict[str, bytes]:
 def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
     store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool
 ) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},name {at}\n" for at in range(300)))
+    (tmp_path / "in.csv").write_text(
+        "a,b\n" + "".join(f"{number},name {number}\n" for number in range(300))
+    )
     killed = KilledCommand(
         proxy,
         children,
@@ -212,15 +227,15 @@ def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
         tmp_path,
     )
     requests = killed.find_requests()
-    whole, generations = newest_shards(store, killed.whole), set()
-    for at, fault in kills(requests, every):
-        out = killed.kill_at(at, fault)
-        number = list_generations(out)[-1]
-        assert len(recordmill.open(out)) == {1: 3, 2: 300}[number]
-        generations.add(number)
+    expected, generations = newest_shards(store, killed.expected_out), set()
+    for number, fault in choose_kills(requests, every):
+        out = killed.kill_at(number, fault)
+        generation = list_generations(out)[-1]
+        assert len(recordmill.open(out)) == {1: 3, 2: 300}[generation]
+        generations.add(generation)
         killed.repeat(out)
-        assert list_generations(out) == [number, number + 1]
-        assert newest_shards(store, out) == whole
+        assert list_generations(out) == [generation, generation + 1]
+        assert newest_shards(store, out) == expected
         check_only_committed(store, out)
     assert generations == {1, 2}
 
@@ -241,13 +256,13 @@ def test_append_killed_at_any_request_leaves_the_old_or_new_generation(
         tmp_path,
     )
     requests = killed.find_requests()
-    expected, generations = recordmill.open(killed.whole).to_table(), set()
+    expected, generations = recordmill.open(killed.expected_out).to_table(), set()
     assert expected.num_rows == 305
-    for at, fault in kills(requests, every):
-        out = killed.kill_at(at, fault)
-        number = list_generations(out)[-1]
-        assert len(recordmill.open(out)) == {1: 5, 2: 305}[number]
-        generations.add(number)
+    for number, fault in choose_kills(requests, every):
+        out = killed.kill_at(number, fault)
+        generation = list_generations(out)[-1]
+        assert len(recordmill.open(out)) == {1: 5, 2: 305}[generation]
+        generations.add(generation)
         # The same command appends what is missing, and nothing twice.
         killed.repeat(out)
         assert list_generations(out) == [1, 2]
@@ -258,8 +273,12 @@ def test_append_killed_at_any_request_leaves_the_old_or_new_generation(
 
 
 def put_files(requests: Sequence[str]) -> set[str]:
-    """The files of outputs that some requests have put."""
-    return {said.split("?")[0] for said in requests if said.startswith("PUT") and "/data-" in said}
+    """Returns the files of outputs in the PUT requests."""
+    return {
+        request.split("?")[0]
+        for request in requests
+        if request.startswith("PUT") and "/data-" in request
+    }
 
 
 @EVERY
@@ -281,21 +300,23 @@ def test_read_killed_at_any_request_leaves_the_old_or_new_result(
     requests = killed.find_requests()
     old_root = f"{killed.root}/old"
     killed.make_old(old_root)
-    old, whole, results = result(store, old_root), result(store, killed.whole), set()
-    assert len(whole) >= 5
-    for at, fault in kills(requests, every):
-        out = killed.kill_at(at, fault)
-        assert result(store, out) in (old, whole)
-        put = put_files(proxy.requests[:at])
-        number = max(store_run.list_results(out))
-        results.add(number)
+    old, expected, results = result(store, old_root), result(store, killed.expected_out), set()
+    assert len(expected) >= 5
+    for number, fault in choose_kills(requests, every):
+        out = killed.kill_at(number, fault)
+        assert result(store, out) in (old, expected)
+        first_files = put_files(proxy.requests[:number])
+        result_number = max(store_run.list_results(out))
+        results.add(result_number)
         killed.repeat(out)
-        if number == 1 and put:  # what is finished and was put is neither read nor put again
-            assert "resuming an earlier read" in children.said.read_text()
-            again = put_files(proxy.requests)
-            assert len(put & again) <= 32  # those whose answers had not been heard
-            assert len(put | again) == len(whole)
-        assert result(store, out) == whole
+        if result_number == 1 and first_files:  # files that were put are neither read nor put again
+            assert "resuming an earlier read" in children.stderr_path.read_text()
+            second_files = put_files(proxy.requests)
+            assert (
+                len(first_files & second_files) <= 32
+            )  # requests without an answer before the kill
+            assert len(first_files | second_files) == len(expected)
+        assert result(store, out) == expected
         summary = json.loads(store.objects(out)["_read.json"])
         names = {name.split("/")[0] for name in store.objects(out)}
         assert names == {"_read.json", "_reads", summary["folder"]}
@@ -303,11 +324,13 @@ def test_read_killed_at_any_request_leaves_the_old_or_new_result(
 
 
 def result(store: Store, out: str) -> dict[str, bytes]:
-    """The files of the result that `_read.json` names."""
-    found = store.objects(out)
-    summary = json.loads(found["_read.json"])
-    named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}
+    """Returns the files of the result that `_read.json` names."""
+    objects = store.objects(out)
+    summary = json.loads(objects["_read.json"])
+    files = {
+        name: data for name, data in objects.items() if name.startswith(tuple(summary["files"]))
+    }
     assert len(
-        {file for file in summary["files"] if any(name.startswith(file) for name in named)}
+        {file for file in summary["files"] if any(name.startswith(file) for name in files)}
     ) == len(summary["files"])
-    return {name.removeprefix(f"{summary['folder']}/"): data for name, data in named.items()}
+    return {name.removeprefix(f"{summary['folder']}/"): data for name, data in files.items()}

@@ -1,5 +1,6 @@
-"""Builds into a store give the bytes of a local build, generation after generation, and nothing
-of failed ones.
+"""Builds into a store give the bytes of local builds.
+
+Generations follow each other, and a failed build leaves nothing.
 """
 
 import json
@@ -21,37 +22,38 @@ STORES = (s3_server, azure_server)
 
 
 def test_build_into_a_store_equals_the_local_build(store: Store, out: str, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},{at}\n" for at in range(500)) + "x\n")
+    (tmp_path / "in.csv").write_text(
+        "a,b\n" + "".join(f"{number},{number}\n" for number in range(500)) + "x\n"
+    )
     source = store.put("main/in.csv", (tmp_path / "in.csv").read_bytes())
     options = {"name": "same", "num_shards": 3, "compression": "gzip", "max_rejects": 5}
-    near = recordmill.build(str(tmp_path / "in.csv"), tmp_path / "near", **options)
-    far = recordmill.build(source, out, **options)
-    assert far.out == out
-    found, folder = store.objects(out), far.manifest.parts[0].folder
-    local = tree(tmp_path / "near" / near.manifest.parts[0].folder)
-    there = {
+    local_build = recordmill.build(str(tmp_path / "in.csv"), tmp_path / "near", **options)
+    store_build = recordmill.build(source, out, **options)
+    assert store_build.out == out
+    objects, folder = store.objects(out), store_build.manifest.parts[0].folder
+    local_files = tree(tmp_path / "near" / local_build.manifest.parts[0].folder)
+    store_files = {
         name.removeprefix(f"{folder}/"): data
-        for name, data in found.items()
+        for name, data in objects.items()
         if name.startswith(f"{folder}/")
     }
-    (listed,) = map(json.loads, there.pop("inputs.jsonl").splitlines())
-    assert (listed["name"], listed["bytes"]) == ("in.csv", len((tmp_path / "in.csv").read_bytes()))
-    assert listed["etag"]  # on a disk its mtime_ns
-    del local["inputs.jsonl"]
-    assert local == there
-    assert folder == f"data-{far.manifest.run['id']}"
-    assert [path.read_bytes() for path in map(Path, near.rejects)] == [
-        found[name] for name in far.manifest.rejects["files"]
+    (entry,) = map(json.loads, store_files.pop("inputs.jsonl").splitlines())
+    assert (entry["name"], entry["bytes"]) == ("in.csv", len((tmp_path / "in.csv").read_bytes()))
+    assert entry["etag"]  # local files have mtime_ns instead
+    del local_files["inputs.jsonl"]
+    assert local_files == store_files
+    assert folder == f"data-{store_build.manifest.run['id']}"
+    assert [path.read_bytes() for path in map(Path, local_build.rejects)] == [
+        objects[name] for name in store_build.manifest.rejects["files"]
     ]
-    assert not [name for name in found if name.startswith("_run-")]
-    assert SECRET.encode() not in b"".join(found.values())
-    assert recordmill.open(out).to_table().equals(recordmill.open(near.out).to_table())
+    assert not [name for name in objects if name.startswith("_run-")]
+    assert SECRET.encode() not in b"".join(objects.values())
+    assert recordmill.open(out).to_table().equals(recordmill.open(local_build.out).to_table())
     assert recordmill.verify(out) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("recordmill-")]
-    assert not [
-        path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()
-    ]  # nothing stays on this machine
-    template = json.loads(found["dataset_info.json"])["splits"][0]["filepathTemplate"]
+    # Nothing stays on this machine.
+    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]
+    template = json.loads(objects["dataset_info.json"])["splits"][0]["filepathTemplate"]
     assert template.startswith(f"{folder}/")
 
 
@@ -60,22 +62,27 @@ def test_stratified_build_with_a_description_in_a_store_equals_the_local_build(
 ) -> None:
     rows = {
         "x": list(range(100)),
-        "y": ["rare" if at % 10 == 0 else "frequent" for at in range(100)],
+        "y": ["rare" if number % 10 == 0 else "frequent" for number in range(100)],
     }
-    said = {"url": "https://example.org", "creator": "me", "description": "rows", "license": "MIT"}
-    near = build(tmp_path / "near", rows, stratify="y", **said)
-    far = build(out, rows, stratify="y", **said)
-    assert far.records == {"train": 80, "test": 20}
-    found = store.objects(out)
-    assert [found[str(path).removeprefix(f"{out}/")] for path in far.shards] == [
-        Path(path).read_bytes() for path in near.shards
+    description = {
+        "url": "https://example.org",
+        "creator": "me",
+        "description": "rows",
+        "license": "MIT",
+    }
+    local_build = build(tmp_path / "near", rows, stratify="y", **description)
+    store_build = build(out, rows, stratify="y", **description)
+    assert store_build.records == {"train": 80, "test": 20}
+    objects = store.objects(out)
+    assert [objects[str(path).removeprefix(f"{out}/")] for path in store_build.shards] == [
+        Path(path).read_bytes() for path in local_build.shards
     ]
-    content, local = (
-        found["croissant.json"].decode(),
+    content, local_content = (
+        objects["croissant.json"].decode(),
         (tmp_path / "near" / "croissant.json").read_text(),
     )
-    assert content.replace(far.manifest.parts[0].folder, "") == local.replace(
-        near.manifest.parts[0].folder, ""
+    assert content.replace(store_build.manifest.parts[0].folder, "") == local_content.replace(
+        local_build.manifest.parts[0].folder, ""
     )
     assert recordmill.verify(out) == []
     build(out, rows, overwrite=True)
@@ -92,8 +99,8 @@ def test_generations_in_a_store_follow_each_other(store: Store, out: str, tmp_pa
     assert first.manifest.parts[0].folder != second.manifest.parts[0].folder
     third = build(out, {"z": [1, 2, 3] * 50}, overwrite=True)
     assert list_generations(out) == [2, 3]
-    kept = {name.split("/")[0] for name in store.objects(out) if name.startswith("data-")}
-    assert kept == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
+    folders = {name.split("/")[0] for name in store.objects(out) if name.startswith("data-")}
+    assert folders == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
     assert recordmill.open(out).schema.names == ("z",) or list(
         recordmill.open(out).schema.names
     ) == ["z"]
@@ -101,20 +108,25 @@ def test_generations_in_a_store_follow_each_other(store: Store, out: str, tmp_pa
 
 
 def clean(out: str) -> None:
-    """Removes what dead runs left, and takes every other one for dead."""
+    """Removes what dead runs left. Every other run counts as dead."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store_run, "LEASE_SEC", -1)
         recordmill.clean(out, remove=True)
 
 
 @pytest.mark.parametrize("work", ["build", "read"])
-@pytest.mark.parametrize("cleaned", ["before the put", "behind the put"])
+@pytest.mark.parametrize("clean_time", ["before the put", "behind the put"])
 def test_commit_delayed_while_others_clean_is_refused_or_complete(
-    store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, cleaned: str
+    store: Store,
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: str,
+    clean_time: str,
 ) -> None:
-    out = f"{out}-{work}-{cleaned[:6].strip()}"
+    out = f"{out}-{work}-{clean_time[:6].strip()}"
     recordmill.build(ROWS, tmp_path / "set")
-    put = store_run.put_if_absent
+    put_if_absent = store_run.put_if_absent
 
     def run(limit: int) -> object:
         if work == "build":
@@ -133,17 +145,17 @@ def test_commit_delayed_while_others_clean_is_refused_or_complete(
     run(100)
     before = store.objects(out)
 
-    def held_back(uri: str, data: bytes) -> bool:
-        monkeypatch.setattr(store_run, "put_if_absent", put)
-        if cleaned == "behind the put":
-            assert put(uri, data)
+    def clean_and_put(uri: str, data: bytes) -> bool:
+        monkeypatch.setattr(store_run, "put_if_absent", put_if_absent)
+        if clean_time == "behind the put":
+            assert put_if_absent(uri, data)
             clean(out)
             return True
         clean(out)
-        return put(uri, data)
+        return put_if_absent(uri, data)
 
-    monkeypatch.setattr(store_run, "put_if_absent", held_back)
-    if cleaned == "behind the put":
+    monkeypatch.setattr(store_run, "put_if_absent", clean_and_put)
+    if clean_time == "behind the put":
         run(50)
         assert rows() == 50
     else:

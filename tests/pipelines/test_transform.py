@@ -1,6 +1,4 @@
-"""`recordmill transform` sends new data through the transform of a data set, without a second
-fit.
-"""
+"""`recordmill transform` applies the transform of a data set to new data, without a fit."""
 
 import os
 from pathlib import Path
@@ -34,20 +32,21 @@ def test_transform_command_applies_the_old_transform_to_new_data(
     write_csv(Path("new.csv"), rows=50, seed=8)
     Path("t.yaml").write_text("age: zscore\ncity: {vocabulary: {top_k: 3}}\nlabel: keep\n")
     build_old("t.yaml")
-    found = load_manifest("old").transform["found"]
-    monkeypatch.setattr(
-        "recordmill.pipelines.transform._fit", None
-    )  # nothing is fitted from here on
+    constants = load_manifest("old").transform["found"]
+    monkeypatch.setattr("recordmill.pipelines.transform._fit", None)  # a fit would fail
     command = "transform csv new.csv --with old --out new --num-shards 2 --json"
     assert main(command.split()) == 0
     manifest = load_manifest("new")
     assert manifest.transform == load_manifest("old").transform
     assert manifest.options["transform"] == load_manifest("old").options["transform"]
-    made, raw = recordmill.open("new").to_table().sort_by("id"), recordmill.build("new.csv", "raw")
+    values, raw = (
+        recordmill.open("new").to_table().sort_by("id"),
+        recordmill.build("new.csv", "raw"),
+    )
     ages = recordmill.open(raw.out).to_table().sort_by("id")["age"].to_numpy()
-    expected = (ages - found["age"]["mean"]) / found["age"]["variance"] ** 0.5
-    assert made["age"].to_numpy() == pytest.approx(expected, rel=1e-6)
-    assert made.schema.names == recordmill.open("old").to_table().schema.names
+    expected = (ages - constants["age"]["mean"]) / constants["age"]["variance"] ** 0.5
+    assert values["age"].to_numpy() == pytest.approx(expected, rel=1e-6)
+    assert values.schema.names == recordmill.open("old").to_table().schema.names
     assert recordmill.verify("new") == []
 
 
@@ -64,9 +63,9 @@ def preprocessing_fn(inputs):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("given", ["declared", "function"])
+@pytest.mark.parametrize("kind", ["declared", "function"])
 def test_new_data_needs_only_the_used_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(Path("old.csv"), rows=200)
@@ -74,29 +73,26 @@ def test_new_data_needs_only_the_used_columns(
         "age: zscore\nkind: {vocabulary: {top_k: 3}}\nlabel_copy: {from: label, one_hot: 2}\n"
     )
     Path("t.py").write_text(FUNCTION)
-    build_old("t.yaml" if given == "declared" else "t.py")
+    build_old("t.yaml" if kind == "declared" else "t.py")
     lines = [line.split(",") for line in Path("old.csv").read_text().splitlines()]
-    wanted = [lines[0].index(name) for name in ("age", "kind", "miles")]
+    positions = [lines[0].index(name) for name in ("age", "kind", "miles")]
     Path("new.csv").write_text(
-        "\n".join(",".join(line[at] for at in wanted) for line in lines) + "\n"
+        "\n".join(",".join(line[position] for position in positions) for line in lines) + "\n"
     )
     assert main(["transform", "csv", "new.csv", "--with", "old", "--out", "new", "--quiet"]) == 0
     assert (
         "label: not in the CSV input, so it is left out" in load_manifest("new").statistics["notes"]
     )
     new, old = recordmill.open("new"), recordmill.open("old")
-    assert new.schema.names == (
-        ("age", "miles", "kind") if given == "declared" else ("age", "kind")
-    )
+    assert new.schema.names == (("age", "miles", "kind") if kind == "declared" else ("age", "kind"))
     assert new.schema.label is None
     for name in ("age", "kind"):
         assert sorted(new.to_table()[name].to_pylist()) == sorted(old.to_table()[name].to_pylist())
     assert dict(new.schema["age"].found) == dict(old.schema["age"].found)
     assert load_manifest("new").transform["digest"] == load_manifest("old").transform["digest"]
     assert recordmill.verify("new") == []
-    assert (
-        main(["transform", "csv", "new.csv", "--with", "new", "--out", "newer", "--quiet"]) == 0
-    )  # of what is left
+    # The transform of `new` has the remaining columns.
+    assert main(["transform", "csv", "new.csv", "--with", "new", "--out", "newer", "--quiet"]) == 0
     assert recordmill.open("newer").to_table().equals(new.to_table())
     Path("fewer.csv").write_text("age,miles\n33,1.0\n")
     assert main(["transform", "csv", "fewer.csv", "--with", "old", "--out", "none"]) == 1
@@ -125,9 +121,9 @@ build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides"
 @pytest.mark.sweep
 def test_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Path) -> None:
     write_csv(tmp_path / "rides.csv", rows=300)
-    here, there = tmp_path / "here", tmp_path / "some/where/else"
-    there.parent.mkdir(parents=True)
-    build(tmp_path / "rides.csv", here, transform=DECLARED, name="rides")
+    local, remote = tmp_path / "here", tmp_path / "some/where/else"
+    remote.parent.mkdir(parents=True)
+    build(tmp_path / "rides.csv", local, transform=DECLARED, name="rides")
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "7",
@@ -135,15 +131,15 @@ def test_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Path)
             [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         ),
     }
-    done = run_python(
-        "-c", CHILD, tmp_path / "rides.csv", there, check=False, env=environment, timeout=900
+    process = run_python(
+        "-c", CHILD, tmp_path / "rides.csv", remote, check=False, env=environment, timeout=900
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert {**load_manifest(here).transform, "files": {}} == {
-        **load_manifest(there).transform,
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert {**load_manifest(local).transform, "files": {}} == {
+        **load_manifest(remote).transform,
         "files": {},
     }
-    assert load_manifest(here).fingerprint == load_manifest(there).fingerprint
+    assert load_manifest(local).fingerprint == load_manifest(remote).fingerprint
 
 
 @pytest.mark.sweep
@@ -167,5 +163,5 @@ def test_transforms_with_vocabularies_of_one_name_stay_separate(
     batch = pa.RecordBatch.from_pydict(
         {"word": pa.array(["a", "b", "c"], pa.large_string()), "n": [0, 1, 2]}
     )
-    made = [one.apply(batch)[0].column("word").to_pylist() for one in saved]
-    assert made == [[2, 1, 0], [0, 1, 2]]
+    numbers = [transform.apply(batch)[0].column("word").to_pylist() for transform in saved]
+    assert numbers == [[2, 1, 0], [0, 1, 2]]

@@ -1,6 +1,4 @@
-"""An unsupported URI or an empty path is refused by every command and function, and nothing is
-made.
-"""
+"""Every command and function refuses unsupported URIs and empty paths, and writes nothing."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +33,7 @@ STORES = [
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_data_set(tmp_path / "set", {"train": mixed_rows(3)}, shards=1)
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
     (tmp_path / "list.txt").write_text("viewfs://bucket/x.csv\n")
@@ -44,11 +42,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def unchanged(here: Path) -> Iterator[None]:
-    """Nothing is made."""
-    before = sorted(os.listdir(here))
+def unchanged(folder: Path) -> Iterator[None]:
+    """Checks that the test creates no file."""
+    before = sorted(os.listdir(folder))
     yield
-    assert sorted(os.listdir(here)) == before
+    assert sorted(os.listdir(folder)) == before
 
 
 COMMANDS = {
@@ -97,11 +95,17 @@ def test_command_refuses_unsupported_uris_and_empty_paths(
     unchanged: None, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = ("https://me:secret@host/x", "https://me:a/secret@host/x", "https://me:a@secret@host/x")
-    wrong = {"": "a path is empty", "viewfs://bucket/x": "is not supported", "file:x": "file:///"}
-    for given, said in (wrong | dict.fromkeys(urls, "supported")).items():
-        assert main([word.replace("URI", given) for word in COMMANDS[command]]) == 2
-        heard = capsys.readouterr().err
-        assert (heard.count("\n"), said in heard, "secret@" in heard) == (1, True, False), heard
+    messages = {
+        "": "a path is empty",
+        "viewfs://bucket/x": "is not supported",
+        "file:x": "file:///",
+    }
+    for path, message in (messages | dict.fromkeys(urls, "supported")).items():
+        assert main([word.replace("URI", path) for word in COMMANDS[command]]) == 2
+        stderr = capsys.readouterr().err
+        assert (stderr.count("\n"), message in stderr, "secret@" in stderr) == (1, True, False), (
+            stderr
+        )
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -129,9 +133,9 @@ def test_output_to_a_web_server_is_refused(
 ) -> None:
     for command in ("build --out", "read --out"):
         assert main([word.replace("URI", uri) for word in COMMANDS[command]]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1, said
-        assert "for reading only" in said
+        stderr = capsys.readouterr().err
+        assert stderr.count("\n") == 1, stderr
+        assert "for reading only" in stderr
     for call in (lambda: recordmill.build("rows.csv", uri), lambda: recordmill.read("set", uri)):
         with pytest.raises(UsageError, match="for reading only"):
             call()
@@ -142,15 +146,15 @@ def test_unsupported_uri_in_a_list_is_refused(unchanged: None) -> None:
         recordmill.build("@list.txt", "new")
 
 
-def test_file_uri_of_this_machine_is_a_path(here: Path) -> None:
-    built = recordmill.build(f"file://{here}/rows.csv", f"file://{here}/new")
-    assert built.out == here / "new"
-    assert len(recordmill.open(f"file://{here}/new")) == 2
-    assert recordmill.read(f"file://{here}/new", f"file://{here}/table").out == here / "table"
+def test_file_uri_of_this_machine_is_a_path(folder: Path) -> None:
+    built = recordmill.build(f"file://{folder}/rows.csv", f"file://{folder}/new")
+    assert built.out == folder / "new"
+    assert len(recordmill.open(f"file://{folder}/new")) == 2
+    assert recordmill.read(f"file://{folder}/new", f"file://{folder}/table").out == folder / "table"
 
 
-def test_names_with_colons_are_paths(here: Path) -> None:
-    (here / "a:").mkdir()
-    (here / "ab:").mkdir()
+def test_names_with_colons_are_paths(folder: Path) -> None:
+    (folder / "a:").mkdir()
+    (folder / "ab:").mkdir()
     for name in ("a:b", "x/s3://y", "ab:/c", "1:/x"):
         assert parse_local_path(name) == name

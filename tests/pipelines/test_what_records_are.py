@@ -1,5 +1,6 @@
-"""Unusual records survive build and read: SequenceExamples, plain bytes, odd names, and files of
-other kinds.
+"""Unusual records survive build and read, and files of other kinds are named.
+
+Unusual are SequenceExamples, plain bytes and odd names.
 """
 
 import gzip
@@ -32,15 +33,16 @@ def features(name: bytes, value: int) -> bytes:
 
 def test_build_of_opened_sequence_examples_keeps_their_type(tmp_path: Path) -> None:
     records = [
-        field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]]))
-        for at in range(9)
+        field(1, features(b"id", number))
+        + field(2, feature_list(b"word", INT64, [[number], [number + 1]]))
+        for number in range(9)
     ]
     opened = recordmill.open(str(write_tfrecord(tmp_path / "se.tfrecord", *records)))
     assert opened.schema.message == "SequenceExample"
     built = recordmill.build(opened, str(tmp_path / "out"), quiet=True)
-    again = recordmill.open(str(built.out))
-    assert again.full_schema == opened.full_schema
-    assert sorted(str(row) for row in again) == sorted(str(row) for row in opened)
+    rebuilt = recordmill.open(str(built.out))
+    assert rebuilt.full_schema == opened.full_schema
+    assert sorted(str(row) for row in rebuilt) == sorted(str(row) for row in opened)
     with pytest.raises(
         UsageError,
         match="a selection of records or features can't be built if the records are of type Seq",
@@ -53,55 +55,59 @@ def test_build_of_opened_sequence_examples_keeps_their_type(tmp_path: Path) -> N
 def test_feature_and_feature_list_may_share_a_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = (field(1, features(b"x", at)) for at in range(9))
+    context = (field(1, features(b"x", number)) for number in range(9))
     records = [
-        part + field(2, feature_list(b"x", INT64, [[at], [at + 1]]))
-        for at, part in enumerate(context)
+        context_part + field(2, feature_list(b"x", INT64, [[number], [number + 1]]))
+        for number, context_part in enumerate(context)
     ]
     path = str(write_tfrecord(tmp_path / "se.tfrecord", *records))
-    wanted = [(at, [at, at + 1]) for at in range(9)]
+    expected = [(number, [number, number + 1]) for number in range(9)]
     for command in ("inspect", "head", "verify"):
         assert main([command, path]) == 0, capsys.readouterr().err
     built = recordmill.build(
         path, tmp_path / "out", kind="tfrecord", shuffle=False, num_shards=1, quiet=True
     )
     assert next(Path(built.out).rglob("*.tfrecord")).read_bytes() == Path(path).read_bytes()
-    for given in (path, str(built.out)):
-        ds = recordmill.open(given)
+    for source in (path, str(built.out)):
+        ds = recordmill.open(source)
         assert ds.schema.names in (("x", "x/sequence"), ("x/sequence", "x"))
-        assert [(row["x"], row["x/sequence"].tolist()) for row in ds] == wanted
+        assert [(row["x"], row["x/sequence"].tolist()) for row in ds] == expected
         assert [
-            rows.tolist() for rows in recordmill.open(given, columns=["x/sequence"])["x/sequence"]
-        ] == [steps for _, steps in wanted]
+            rows.tolist() for rows in recordmill.open(source, columns=["x/sequence"])["x/sequence"]
+        ] == [steps for _, steps in expected]
     recordmill.read(path, tmp_path / "table", quiet=True)
     (table,) = (tmp_path / "table").rglob("*.parquet")
     assert pq.read_table(table).to_pylist() == [
-        {"x": x, "x/sequence": steps} for x, steps in wanted
+        {"x": x, "x/sequence": steps} for x, steps in expected
     ]
     schema = tfmd.from_pbtxt(tfmd.to_pbtxt(ds.schema))
     assert schema == ds.schema
     frames = encode_sequences(ds.to_table().combine_chunks().to_batches()[0], schema)
-    assert [frames.payload(at).tobytes() for at in range(9)] == records
+    assert [frames.payload(number).tobytes() for number in range(9)] == records
     pytest.importorskip("tensorflow")
     (batch,) = ds.to_tf(9, shuffle=False)
-    assert batch["x"].numpy().tolist() == [x for x, _ in wanted]
-    assert batch["x/sequence"].to_list() == [steps for _, steps in wanted]
+    assert batch["x"].numpy().tolist() == [x for x, _ in expected]
+    assert batch["x/sequence"].to_list() == [steps for _, steps in expected]
 
 
 def test_build_of_opened_bytes_records_keeps_their_type(tmp_path: Path) -> None:
     opened = recordmill.open(
-        str(write_tfrecord(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)]))
+        str(
+            write_tfrecord(
+                tmp_path / "raw.tfrecord", *[b"\xff raw %d" % number for number in range(9)]
+            )
+        )
     )
     assert opened.schema.message == "bytes"
-    again = recordmill.open(str(recordmill.build(opened, str(tmp_path / "out"), quiet=True).out))
-    assert again.schema.message == "bytes"
-    assert sorted(row["record"] for row in again) == sorted(row["record"] for row in opened)
+    rebuilt = recordmill.open(str(recordmill.build(opened, str(tmp_path / "out"), quiet=True).out))
+    assert rebuilt.schema.message == "bytes"
+    assert sorted(row["record"] for row in rebuilt) == sorted(row["record"] for row in opened)
 
 
 @pytest.mark.parametrize("name", [b"\0", b"a\0b", b"\xff\xfe"])
 def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: bytes) -> None:
     path = write_tfrecord(
-        tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)]
+        tmp_path / "n.tfrecord", *[field(1, features(name, number)) for number in range(5)]
     )
     message = r"n\.tfrecord record 0 holds a feature called b'.*', which is not a name"
     with pytest.raises(DataError, match=message):
@@ -115,12 +121,12 @@ def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: byte
 @pytest.mark.parametrize("to", ["parquet", "npy", "jsonl"])
 def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> None:
     path = write_tfrecord(
-        tmp_path / "bad.tfrecord", *[field(1, features(b"id", at)) for at in range(3)]
+        tmp_path / "bad.tfrecord", *[field(1, features(b"id", number)) for number in range(3)]
     )
     data = bytearray(path.read_bytes())
     size = len(data) // 3
-    for at in range(3):
-        data[at * size + 13] ^= 1
+    for number in range(3):
+        data[number * size + 13] ^= 1
     path.write_bytes(data)
     schema = recordmill.open(
         str(write_tfrecord(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))
@@ -133,7 +139,7 @@ def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         (
             "a.csv",
@@ -146,22 +152,22 @@ def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> 
     ],
 )
 @pytest.mark.parametrize(
-    "way", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")]
+    "call", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")]
 )
 def test_error_about_another_format_names_the_format(
-    tmp_path: Path, name: str, content: bytes, said: str, way: Callable[[str], Any]
+    tmp_path: Path, name: str, content: bytes, message: str, call: Callable[[str], Any]
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match="this is not a TFRecord file") as caught:
-        way(str(path))
-    assert said in str(caught.value)
+    with pytest.raises(DataError, match="this is not a TFRecord file") as error:
+        call(str(path))
+    assert message in str(error.value)
 
 
 def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
-    """Nothing says that it is of another kind; what reads on leaves the damage out."""
+    """Its kind is not in doubt, and later reads leave out the damage."""
     path = write_tfrecord(
-        tmp_path / "n.tfrecord", *[field(1, features(b"id", at)) for at in range(5)]
+        tmp_path / "n.tfrecord", *[field(1, features(b"id", number)) for number in range(5)]
     )
     for first in (b"\xff", b"a,b\n1,2\n", bytes(12)):
         path.write_bytes(first + path.read_bytes()[len(first) :])
@@ -170,14 +176,15 @@ def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
-    """With one shard there are as many lists of inputs as shards: what is the data is told by the
-    manifest.
+    """With one shard, the folder has as many lists of inputs as shards.
+
+    The manifest determines which of them are data.
     """
     table = {"x": list(range(20))}
     built = recordmill.build(table, str(tmp_path / "one"), quiet=True)
-    again = recordmill.build(str(built.out), str(tmp_path / "two"), quiet=True)
-    assert again.notes[0].endswith("is a data set's folder")
-    assert sorted(row["x"] for row in recordmill.open(str(again.out))) == table["x"]
+    second = recordmill.build(str(built.out), str(tmp_path / "two"), quiet=True)
+    assert second.notes[0].endswith("is a data set's folder")
+    assert sorted(row["x"] for row in recordmill.open(str(second.out))) == table["x"]
     (tmp_path / "tfds").mkdir()
     (shard,) = (tmp_path / "one").rglob("*.tfrecord")
     for source, name in (
@@ -201,7 +208,7 @@ def test_invalid_feature_name_is_refused_in_every_kind_of_input(tmp_path: Path, 
         (str(tmp_path / "a.jsonl"), {}),
         (str(tmp_path / "a.csv"), {"header": False, "names": [name]}),
     ]
-    if name != "\ud800":  # of which Arrow makes no column
+    if name != "\ud800":  # Arrow refuses it as the name of a column
         table = pa.table({name: [1, 2]})
         pq.write_table(table, tmp_path / "a.parquet")
         inputs += [
@@ -209,10 +216,10 @@ def test_invalid_feature_name_is_refused_in_every_kind_of_input(tmp_path: Path, 
             (str(tmp_path / "a.parquet"), {}),
             (str(tmp_path / "a.parquet"), {"dtypes": {name: "string"}}),
         ]
-    for source, more in inputs:
-        with pytest.raises(DataError, match=r"not a name|half a surrogate pair") as caught:
-            recordmill.build(source, str(tmp_path / "out"), quiet=True, **more)
-        assert "declare its type" not in str(caught.value)
-    for refused in (lambda: Feature(name, "int64"), lambda: recordmill.example({name: 1})):
+    for source, extra in inputs:
+        with pytest.raises(DataError, match=r"not a name|half a surrogate pair") as error:
+            recordmill.build(source, str(tmp_path / "out"), quiet=True, **extra)
+        assert "declare its type" not in str(error.value)
+    for call in (lambda: Feature(name, "int64"), lambda: recordmill.example({name: 1})):
         with pytest.raises(DataError, match="not a name"):
-            refused()
+            call()
