@@ -1,5 +1,6 @@
-"""`python run_staged.py PIPELINE FOLDER`: runs what was staged for Dataflow with the recordmill
-installed in FOLDER.
+"""Runs a pipeline that was staged for Dataflow: `python run_staged.py PIPELINE FOLDER`.
+
+Uses the recordmill that is installed in FOLDER.
 """
 
 import sys
@@ -16,9 +17,8 @@ def main(staged: str, installed: str) -> None:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     pipeline = beam_runner_api_pb2.Pipeline.FromString(Path(staged).read_bytes())
-    for (
-        environment
-    ) in pipeline.components.environments.values():  # a container there, this process here
+    # Dataflow runs a container. Here, the workers are threads of this process.
+    for environment in pipeline.components.environments.values():
         environment.Clear()
         environment.urn = "beam:env:embedded_python:v1"
     FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([])).wait_until_finish()

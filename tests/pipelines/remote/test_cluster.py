@@ -1,4 +1,4 @@
-"""The slots of a cluster are found, and a silent master is reported."""
+"""The free slots of a cluster are counted, and a silent master is reported."""
 
 import pytest
 from kit.flink_server import flink_server
@@ -13,12 +13,12 @@ def test_silent_master_and_missing_jar_are_reported() -> None:
     options = pipeline_options(
         "FlinkRunner", ("--flink_master=127.0.0.1:9", "--flink_job_server_jar=/no.jar", *PROCESS)
     )
-    found = check_cluster("FlinkRunner", options)
-    assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
+    findings = check_cluster("FlinkRunner", options)
+    assert [finding.what for finding in findings if not finding.ok] == ["Flink", "job server"]
     with pytest.raises(
         UsageError, match=r"127.0.0.1:9 does not answer .*; start Flink, or name its REST address"
     ):
-        refuse_findings(found)
+        refuse_findings(findings)
 
 
 def test_parallelism_defaults_to_the_free_slots() -> None:
@@ -27,8 +27,8 @@ def test_parallelism_defaults_to_the_free_slots() -> None:
         assert with_parallelism(
             "FlinkRunner", (master,), pipeline_options("FlinkRunner", (master,))
         )[1:] == ("--parallelism=2",)
-        for given in (("--parallelism=1",), ("--parallelism", "1")):
-            flags = (master, *given)
+        for parallelism in (("--parallelism=1",), ("--parallelism", "1")):
+            flags = (master, *parallelism)
             assert (
                 with_parallelism("FlinkRunner", flags, pipeline_options("FlinkRunner", flags))
                 == flags

@@ -29,28 +29,29 @@ def test_job_cancelled_by_another_user_is_reported() -> None:
         engine.id = JOB
         engine._failure.append(RuntimeError("JobCancellationException"))
         engine._ended.set()
-        later = threading.Timer(0.5, server.jobs.update, [{JOB: ("j", "CANCELED")}])
-        later.start()
+        timer = threading.Timer(0.5, server.jobs.update, [{JOB: ("j", "CANCELED")}])
+        timer.start()
         with pytest.raises(
             EngineError, match="j was cancelled by another user or program; nothing was written"
         ):
             engine.wait(Progress())
-        later.join()
+        timer.join()
 
 
 class Interrupted:
-    """A pipeline whose submission is stopped after the job server has it."""
+    """A pipeline. Its submission is interrupted after the job server has received it."""
 
     def run(self) -> object:
         raise KeyboardInterrupt
 
 
-STAYING = ("PortableRunner", "--job_endpoint=localhost:9")
+PORTABLE = ("PortableRunner", "--job_endpoint=localhost:9")
 
 
-def handed_over(runner: str, *flags: str) -> submission._EngineJob:
-    """The job, when this process was stopped while it handed it over, and nobody knows yet what
-    became of it.
+def submit_interrupted(runner: str, *flags: str) -> submission._EngineJob:
+    """Returns a job after its submission was interrupted.
+
+    The state of the job is still unknown.
     """
     engine = submission._EngineJob(
         submission.Submission(runner, (), "j"), pipeline_options(runner, flags)
@@ -61,15 +62,15 @@ def handed_over(runner: str, *flags: str) -> submission._EngineJob:
 
 
 @pytest.mark.parametrize(
-    "runner", [STAYING, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str
+    "runner", [PORTABLE, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str
 )
 def test_late_job_of_a_stopped_driver_is_cancelled(runner: tuple[str, ...]) -> None:
     with flink_server() as server:
-        engine = handed_over(*runner, f"--flink_master={server.url}")
-        later = threading.Timer(1.5, server.jobs.update, [{JOB: ("j", "RUNNING")}])
-        later.start()
+        engine = submit_interrupted(*runner, f"--flink_master={server.url}")
+        timer = threading.Timer(1.5, server.jobs.update, [{JOB: ("j", "RUNNING")}])
+        timer.start()
         engine.end("stopped")
-        later.join()
+        timer.join()
         assert server.cancelled == [JOB]
 
 
@@ -79,8 +80,8 @@ def test_job_that_may_still_start_is_reported(monkeypatch: pytest.MonkeyPatch) -
     with flink_server() as server:
         master = f"--flink_master={server.url}"
         for runner in (
-            (*STAYING, master),
-            STAYING,
+            (*PORTABLE, master),
+            PORTABLE,
             ("FlinkRunner", "--flink_submit_uber_jar", master),
             ("SparkRunner", "--spark_submit_uber_jar"),
             ("DataflowRunner",),
@@ -89,17 +90,16 @@ def test_job_that_may_still_start_is_reported(monkeypatch: pytest.MonkeyPatch) -
                 submission.MayBeRunning,
                 match=r"the job j may still be running \(the job was being sent to",
             ):
-                handed_over(*runner).end("stopped")
-        handed_over("FlinkRunner", master).end(
-            "stopped"
-        )  # a server of its own, which has ended with it
-        handed_over("SparkRunner").end("stopped")
+                submit_interrupted(*runner).end("stopped")
+        # This job has its own job server, which has ended, too.
+        submit_interrupted("FlinkRunner", master).end("stopped")
+        submit_interrupted("SparkRunner").end("stopped")
 
 
 def test_job_without_its_driver_stays_alive_for_one_lease(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = orphan(out, JobNote("FlinkRunner", "j", "http://127.0.0.1:9", JOB, time.time()))
-    RunFolder.create(out).close()  # as another build begins
+    RunFolder.create(out).close()  # another build begins
     assert recordmill.clean(out, remove=True) == {}
     assert run.exists()
     long_ago = time.time() - LEASE_SEC - 60

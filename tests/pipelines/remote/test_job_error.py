@@ -31,7 +31,7 @@ Caused by: java.lang.RuntimeException: Error received
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "sentence"),
     [
         (FLINK, "a.csv: line 3: no number: 'x'"),
         (
@@ -70,12 +70,12 @@ Caused by: java.lang.RuntimeException: Error received
         ),
     ],
 )
-def test_error_text_of_an_engine_becomes_one_sentence(text: str, says: str) -> None:
-    found = summarize_error(text)
-    assert says in found
-    assert "\n" not in found
-    assert "Pipeline " not in found
-    assert len(found) <= 700
+def test_error_text_of_an_engine_becomes_one_sentence(text: str, sentence: str) -> None:
+    summary = summarize_error(text)
+    assert sentence in summary
+    assert "\n" not in summary
+    assert "Pipeline " not in summary
+    assert len(summary) <= 700
 
 
 def test_complete_error_text_is_kept_in_a_named_file(

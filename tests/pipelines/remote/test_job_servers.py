@@ -1,5 +1,6 @@
-"""Users see what an engine reports while a job runs and when it fails, and job servers end with
-their parent.
+"""Users see only errors that matter while a job runs.
+
+Job servers end with their parent process.
 """
 
 import logging
@@ -26,16 +27,16 @@ def test_beam_prints_nothing_during_a_job(
 
     root, hook = logging.getLogger(), threading.excepthook
     monkeypatch.setattr(root, "handlers", [])
-    within = os.path.join(os.path.dirname(apache_beam.__file__), "utils", "subprocess_server.py")
-    as_beam_does = compile("import logging; logging.warning('of no logger')", within, "exec")
+    file_name = os.path.join(os.path.dirname(apache_beam.__file__), "utils", "subprocess_server.py")
+    log_call = compile("import logging; logging.warning('of no logger')", file_name, "exec")
     with silence_engine_logs():
-        exec(as_beam_does)
+        exec(log_call)
         logging.getLogger("apache_beam.runners").error("of its logger")
         logging.getLogger("FlinkJarJobServer").error("of its server")
         logging.getLogger("mine").warning("mine")
     assert capsys.readouterr().err == "mine\n"
     assert (root.handlers, root.filters, threading.excepthook) == ([], [], hook)
-    exec(as_beam_does)
+    exec(log_call)
     assert "of no logger" in capsys.readouterr().err
 
 
@@ -51,7 +52,7 @@ SLEEPS = "import time; print('began', flush=True); time.sleep(60)"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; nobody may have waited for it."""
+    """Returns whether a process runs. A zombie doesn't."""
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -67,8 +68,8 @@ def test_started_program_ends_with_its_parent(signum: int) -> None:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as starter:
-        number, said = starter.stdout.readline().split()
-        assert said == "began"
+        number, output = starter.stdout.readline().split()
+        assert output == "began"
         assert is_alive(int(number))
         os.kill(starter.pid, signum)
     before = time.monotonic()
@@ -79,5 +80,5 @@ def test_started_program_ends_with_its_parent(signum: int) -> None:
 
 def test_program_that_ends_by_itself_returns_its_code_and_output() -> None:
     command = end_with_parent([sys.executable, "-c", "print('said'); raise SystemExit(7)"])
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
-    assert (done.stdout, done.returncode) == ("said\n", 7)
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (process.stdout, process.returncode) == ("said\n", 7)

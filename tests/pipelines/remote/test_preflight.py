@@ -1,4 +1,4 @@
-"""A job that can't work is refused before it starts, with a remedy."""
+"""A job that cannot work is refused before it starts, with a remedy."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from recordmill.pipelines.remote.submission import pipeline_options
 
 
 @pytest.mark.parametrize(
-    ("change", "flags", "says"),
+    ("change", "flags", "message"),
     [
         ({"managers": 0, "slots": 0, "free": 0}, PROCESS, "there is no TaskManager; start one"),
         (
@@ -36,15 +36,17 @@ from recordmill.pipelines.remote.submission import pipeline_options
     ],
 )
 def test_each_refusal_of_the_preflight_has_a_remedy(
-    change: dict[str, int], flags: tuple[str, ...], says: str, tmp_path: Path
+    change: dict[str, int], flags: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     jar = tmp_path / "job-server.jar"
     make_jar(jar, "flink-1.19")
     with flink_server() as server:
         vars(server).update(change)
-        given = (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *flags)
-        with pytest.raises(UsageError, match=says):
-            refuse_findings(check_cluster("FlinkRunner", pipeline_options("FlinkRunner", given)))
+        all_flags = (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *flags)
+        with pytest.raises(UsageError, match=message):
+            refuse_findings(
+                check_cluster("FlinkRunner", pipeline_options("FlinkRunner", all_flags))
+            )
 
 
 def make_jar(path: Path, engine: str) -> None:
@@ -55,7 +57,7 @@ def make_jar(path: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "says"),
+    ("engine", "message"),
     [
         ("flink-1.19", ""),
         ("flink-2.0", "is for Flink 2.0, the cluster is 1.19"),
@@ -63,7 +65,7 @@ def make_jar(path: Path, engine: str) -> None:
     ],
 )
 def test_job_server_jar_of_another_engine_is_refused(
-    tmp_path: Path, engine: str, says: str
+    tmp_path: Path, engine: str, message: str
 ) -> None:
     jar = tmp_path / "job-server.jar"
     make_jar(jar, engine)
@@ -72,37 +74,43 @@ def test_job_server_jar_of_another_engine_is_refused(
             "FlinkRunner",
             (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *PROCESS),
         )
-        wrong = [str(found) for found in check_cluster("FlinkRunner", options) if not found.ok]
-    assert len(wrong) == bool(says)
-    assert says in "".join(wrong)
+        problems = [
+            str(finding) for finding in check_cluster("FlinkRunner", options) if not finding.ok
+        ]
+    assert len(problems) == bool(message)
+    assert message in "".join(problems)
 
 
-def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
-    """What doctor says of OUT, where no worker can be asked."""
+def diagnose_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
+    """Returns the finding of doctor on OUT, if no worker answers.
+
+    Returns:
+        (whether OUT is usable, the text of the finding).
+    """
     flags = ("--flink_master=127.0.0.1:9", *PROCESS)
-    found = doctor(out=out, runner="FlinkRunner", beam_args=flags, overwrite=overwrite)
-    (about,) = (finding for finding in found if finding.what == "OUT")
-    return about.ok, str(about)
+    findings = doctor(out=out, runner="FlinkRunner", beam_args=flags, overwrite=overwrite)
+    (out_finding,) = (finding for finding in findings if finding.what == "OUT")
+    return out_finding.ok, str(out_finding)
 
 
 def test_unusable_out_is_reported_with_a_remedy(tmp_path: Path, store: Store) -> None:
-    data = build({"x": [1, 2]}, tmp_path / "data").out
-    far = build({"x": [1, 2]}, f"{store.root}/data").out
-    for out in (data, far):
-        assert about_out(out) == (
+    local = build({"x": [1, 2]}, tmp_path / "data").out
+    in_store = build({"x": [1, 2]}, f"{store.root}/data").out
+    for out in (local, in_store):
+        assert diagnose_out(out) == (
             False,
             f"OUT: {out} already holds a data set; overwrite=True replaces it (the old one stays readable until the "
             "new one is complete)",
         )
-        assert about_out(out, True) == (
+        assert diagnose_out(out, True) == (
             True,
             f"OUT: {out}: can be written to, holds a data set, which would be replaced",
         )
     for out in (tmp_path / "new", f"{store.root}/new"):
-        assert about_out(out) == (True, f"OUT: {out}: can be written to, holds no data set")
+        assert diagnose_out(out) == (True, f"OUT: {out}: can be written to, holds no data set")
     before = store.keys()
     with use_settings(**s3_settings(store.endpoint, ACCESS_KEY_ID=STRANGER)):
-        assert about_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
+        assert diagnose_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
     assert (store.keys(), [path.name for path in tmp_path.iterdir()]) == (before, ["data"])
     assert not [key for key in before if "_run-" in key]
 
@@ -115,16 +123,19 @@ def test_workers_without_the_settings_of_a_store_are_reported(store: Store, tmp_
         f'#!/bin/sh\nunset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY\nexec {harness} "$@"\n'
     )
     worker.chmod(0o755)
-    given = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1")
-    object_in = store.put("in.csv", b"x\n1\n")
-    for command, wrong in ((harness, 0), (worker, 2)):
-        flags = (*given, f"--environment_config={command}")
-        found = doctor(object_in, f"{store.root}/out", runner="PortableRunner", beam_args=flags)
-        told = [str(finding) for finding in found if not finding.ok]
-        assert len(told) == wrong
+    engine_flags = (
+        "--job_endpoint=embed",
+        "--environment_type=beam:env:harness_subprocess_python:v1",
+    )
+    source = store.put("in.csv", b"x\n1\n")
+    for command, count in ((harness, 0), (worker, 2)):
+        flags = (*engine_flags, f"--environment_config={command}")
+        findings = doctor(source, f"{store.root}/out", runner="PortableRunner", beam_args=flags)
+        problems = [str(finding) for finding in findings if not finding.ok]
+        assert len(problems) == count
         assert all(
-            "does not see it" in one and "give the workers the store's settings" in one
-            for one in told
+            "does not see it" in problem and "give the workers the store's settings" in problem
+            for problem in problems
         )
     assert store.keys() == ["in.csv"]
 
@@ -156,7 +167,9 @@ def test_doctor_names_the_option_in_a_finding_as_a_flag(
     build([{"x": 1}], tmp_path / "out")
     words = ["doctor", "--runner=FlinkRunner", "--flink_master=127.0.0.1:9"]
     assert run([*words, "--out", str(tmp_path / "out"), "--json"]) == 1
-    (finding,) = (one for one in json.loads(capsys.readouterr().out) if one["what"] == "OUT")
+    (finding,) = (
+        finding for finding in json.loads(capsys.readouterr().out) if finding["what"] == "OUT"
+    )
     assert finding["detail"] == f"{tmp_path / 'out'} already holds a data set"
     assert finding["remedy"].startswith("--overwrite replaces it")
     assert run([*words, "--out", str(tmp_path / "out")]) == 1

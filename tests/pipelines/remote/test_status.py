@@ -22,10 +22,10 @@ def test_status_reports_the_state_of_a_job(tmp_path: Path) -> None:
     with flink_server() as server:
         server.jobs[JOB] = ("recordmill-build-x-1", "RUNNING")
         orphan(out, note_of(server))
-        assert [found.state for found in recordmill.status(out).runs] == ["running"]
+        assert [run.state for run in recordmill.status(out).runs] == ["running"]
         server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
-        (found,) = recordmill.status(out).runs
-        assert (found.state, found.detail) == ("ended", "failed: a.csv: torn")
+        (run,) = recordmill.status(out).runs
+        assert (run.state, run.detail) == ("ended", "failed: a.csv: torn")
 
 
 def test_status_names_the_option_in_a_failure_as_a_flag(
@@ -51,14 +51,14 @@ def test_status_reports_the_data_set_and_the_runs_in_out(
     with flink_server() as server:
         server.jobs[JOB] = ("recordmill-build-x-1", "CREATED")
         orphan(tmp_path / "out", note_of(server))
-        alive = RunFolder.create(tmp_path / "out")
+        live_run = RunFolder.create(tmp_path / "out")
         assert main(["status", str(tmp_path / "out")]) == 0
-        said = capsys.readouterr().out
-        assert ": train 2 records" in said
+        output = capsys.readouterr().out
+        assert ": train 2 records" in output
         assert (
             f"recordmill-build-x-1: running, waits for slots, {server.url}/#/job/running/{JOB}, since"
-            in said
+            in output
         )
-        assert f"{alive.path.name}: running on this machine" in said
-        alive.close()
+        assert f"{live_run.path.name}: running on this machine" in output
+        live_run.close()
     assert main(["status", str(tmp_path / "nowhere")]) == 2

@@ -1,5 +1,6 @@
-"""The preflight refuses what would fail on an engine and says what to change; local workers are
-really asked.
+"""Jobs that would fail on an engine are refused with a remedy.
+
+A job that is staged for Dataflow builds the same files as this process.
 """
 
 import json
@@ -27,7 +28,7 @@ from recordmill.shards.manifest import load_manifest
 
 
 @pytest.mark.parametrize(
-    ("runner", "flags", "says"),
+    ("runner", "flags", "message"),
     [
         (None, (), "needs an engine: give runner="),
         (
@@ -40,11 +41,11 @@ from recordmill.shards.manifest import load_manifest
     ],
 )
 def test_detach_that_cannot_continue_alone_is_refused(
-    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
+    tmp_path: Path, runner: str | None, flags: tuple[str, ...], message: str
 ) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         submit(
             source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False
         )
@@ -59,8 +60,11 @@ JOBS = "/v1b3/projects/project/locations/region/jobs"
 
 @dataclass
 class Service:
-    """jobs: as they were submitted. flags: by which `DataflowRunner` stages below `folder` and asks
-    at `url`.
+    """A server that acts as Dataflow.
+
+    Attributes:
+        folder: The folder for staged files, in place of a bucket.
+        jobs: The requests of submitted jobs.
     """
 
     url: str
@@ -69,17 +73,17 @@ class Service:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        where = ("--project=project", "--region=region", f"--temp_location={self.folder}")
-        return (*where, "--no_auth", f"--dataflow_endpoint={self.url}")
+        flags = ("--project=project", "--region=region", f"--temp_location={self.folder}")
+        return (*flags, "--no_auth", f"--dataflow_endpoint={self.url}")
 
     def staged(self) -> dict[str, Path]:
-        """Name to path of what the job's workers are to get."""
+        """Returns the paths of the staged files by name."""
         return {path.name: path for path in self.folder.rglob("*") if path.is_file()}
 
 
 @contextmanager
 def dataflow(folder: Path) -> Iterator[Service]:
-    """The service; folder: stands for the bucket of --temp_location."""
+    """Runs a server that acts as Dataflow. `folder` is created in place of the bucket."""
     folder.mkdir()
 
     class Handler(BaseHTTPRequestHandler):
@@ -108,8 +112,11 @@ def dataflow(folder: Path) -> Iterator[Service]:
 
 
 def install(package: Path, folder: Path) -> Path:
-    """As a worker of Beam does it, which has no index to ask and builds with what is there."""
-    how = (
+    """Installs a package in the way of a Beam worker.
+
+    Uses no index, and builds with the installed packages.
+    """
+    pip_options = (
         "--quiet",
         "--no-index",
         "--no-deps",
@@ -117,7 +124,8 @@ def install(package: Path, folder: Path) -> Path:
         "--disable-pip-version-check",
     )
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", *how, "--target", folder, package], check=True
+        [sys.executable, "-m", "pip", "install", *pip_options, "--target", folder, package],
+        check=True,
     )
     return folder
 
@@ -125,10 +133,10 @@ def install(package: Path, folder: Path) -> Path:
 @pytest.mark.sweep
 def test_staged_job_of_dataflow_builds_what_one_machine_builds(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a package is made by it")
-    rows = "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000))
+    rows = "a,b\n" + "".join(f"{number},row {number}\n" for number in range(3000))
     (tmp_path / "in.csv").write_text(rows)
     options = {"num_shards": 3, "splits": "train=0.8,test=0.2", "name": "same"}
-    one = recordmill.build(tmp_path / "in.csv", tmp_path / "one", **options)
+    local = recordmill.build(tmp_path / "in.csv", tmp_path / "one", **options)
     with s3_server(tmp_path / "store") as store, dataflow(tmp_path / "bucket") as service:
         source, out = store.put("in/in.csv", rows.encode()), f"{store.root}/out"
         flags = (*service.flags, f"--setup_file={ROOT / 'setup.py'}")
@@ -136,10 +144,10 @@ def test_staged_job_of_dataflow_builds_what_one_machine_builds(tmp_path: Path) -
         staged = service.staged()
         installed = install(staged["workflow.tar.gz"], tmp_path / "installed")
         assert len(list(installed.rglob("*.py"))) > 300
-        elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, "-P", Path(__file__).with_name("run_staged.py")]
         subprocess.run(
-            [*command, staged["pipeline.pb"], installed], check=True, cwd="/", env=elsewhere
+            [*command, staged["pipeline.pb"], installed], check=True, cwd="/", env=environment
         )
         (job,) = service.jobs
         assert job["name"] == submitted.runs[0].job
@@ -148,12 +156,12 @@ def test_staged_job_of_dataflow_builds_what_one_machine_builds(tmp_path: Path) -
         )
         assert recordmill.verify(out) == []
         manifest = load_manifest(out)
-        assert manifest.fingerprint == one.manifest.fingerprint
-        made, wanted = (
-            files_in(each, about.parts[0].folder)
-            for each, about in ((out, manifest), (one.out, one.manifest))
+        assert manifest.fingerprint == local.manifest.fingerprint
+        contents, expected = (
+            files_in(folder, data_manifest.parts[0].folder)
+            for folder, data_manifest in ((out, manifest), (local.out, local.manifest))
         )
-        assert {**made, "inputs.jsonl": b""} == {**wanted, "inputs.jsonl": b""}
+        assert {**contents, "inputs.jsonl": b""} == {**expected, "inputs.jsonl": b""}
 
 
 @pytest.mark.parametrize(

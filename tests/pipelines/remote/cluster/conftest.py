@@ -1,4 +1,4 @@
-"""Fixtures of the tests of engines: inputs, a data set that one process built, and the engines."""
+"""Fixtures for tests of engines: inputs, a data set and the engines."""
 
 import os
 import random
@@ -20,7 +20,7 @@ import recordmill
 
 @pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CSV file of 60,000 rows."""
+    """CSV file of 60,000 rows."""
     draw = random.Random(7)
     path = tmp_path_factory.mktemp("inputs") / "table.csv"
     rows = (
@@ -33,7 +33,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 60 JPEG files in two classes."""
+    """Folder of 60 JPEG files in two classes."""
     folder = tmp_path_factory.mktemp("images")
     for number in range(60):
         path = folder / ("cat", "dog")[number % 2] / f"{number}.jpg"
@@ -44,7 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The table's data set, as one process builds it."""
+    """Data set of the table, built by one process."""
     out = tmp_path_factory.mktemp("local") / "out"
     recordmill.build(table, out, num_shards=6, splits={"train": 0.8, "test": 0.2})
     return out
@@ -52,23 +52,23 @@ def built(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _drivers() -> Iterator[None]:
-    """No driver outlives its test."""
+    """Ends all drivers of a test after it."""
     yield
     driver.end_all()
 
 
 @pytest.fixture(scope="session")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """Engines over hosts of their own."""
-    found = Clusters(tmp_path_factory)
-    yield found
-    found.bring_down()
+    """Clusters of engines on separate hosts."""
+    clusters_of_session = Clusters(tmp_path_factory)
+    yield clusters_of_session
+    clusters_of_session.bring_down()
 
 
 @pytest.fixture
 def flink(clusters: Clusters) -> Iterator[FlinkHosts]:
-    """A Flink cluster of two hosts, with all of its slots free before the test and after it."""
-    cluster = clusters.bring_up(FlinkHosts, flink_hosts.why_not)
+    """Flink cluster of two hosts. All slots are free before and after a test."""
+    cluster = clusters.bring_up(FlinkHosts, flink_hosts.find_obstacle)
     yield cluster
     driver.end_all()
     cluster.cancel()
@@ -77,36 +77,40 @@ def flink(clusters: Clusters) -> Iterator[FlinkHosts]:
 
 @pytest.fixture
 def spark(clusters: Clusters) -> SparkHosts:
-    """A Spark cluster of two hosts."""
-    return clusters.bring_up(SparkHosts, spark_hosts.why_not)
+    """Spark cluster of two hosts."""
+    return clusters.bring_up(SparkHosts, spark_hosts.find_obstacle)
 
 
 @pytest.fixture(scope="session")
 def prism() -> list[str]:
-    """The flags of Prism; skipped where its program is not."""
+    """Flags for Prism. Skips the test if its program is missing."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    found = (
+    program = (
         os.environ.get("PRISM")
         or shutil.which("prism")
         or str(cache / "recordmill" / "servers" / "prism")
     )
-    if not Path(found).exists():
+    if not Path(program).exists():
         pytest.skip(
             "no Prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0, and PRISM names it"
         )
-    return ["--runner=PrismRunner", f"--prism_location={found}"]
+    return ["--runner=PrismRunner", f"--prism_location={program}"]
 
 
 @pytest.fixture(scope="module", params=["prism", "flink", "spark"])
 def kind_of_engine(request: pytest.FixtureRequest) -> str:
-    """One after the other: the tests of an engine come together."""
+    """Name of an engine. The tests of one engine run one after another."""
     kind: str = request.param
     return kind
 
 
 @pytest.fixture
 def engine(kind_of_engine: str, request: pytest.FixtureRequest) -> Engine:
-    found = request.getfixturevalue(kind_of_engine)
+    cluster = request.getfixturevalue(kind_of_engine)
     if kind_of_engine == "prism":
-        return Engine(found)
-    return Engine(found.flags, found.hidden, found.live if isinstance(found, FlinkHosts) else list)
+        return Engine(cluster)
+    return Engine(
+        cluster.flags,
+        cluster.hidden,
+        cluster.live_jobs if isinstance(cluster, FlinkHosts) else list,
+    )

@@ -1,5 +1,6 @@
-"""A driver as a process of its own, to be stopped and killed. None outlives the test that started
-it.
+"""Drivers in their own processes, so that tests can stop and kill them.
+
+No driver outlives the test that started it.
 """
 
 import shutil
@@ -9,14 +10,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hosts import ENDS_WITH_US, wait
+from hosts import END_WITH_PARENT, wait
 
 _started: list["Driver"] = []
 
 
 class Driver:
-    """`recordmill` with these arguments, started as a shell would. before: Python that is run
-    first.
+    """A recordmill command that was started in the way of a shell.
+
+    Args:
+        before: Python code that runs before the command.
     """
 
     def __init__(self, *arguments: str | Path, cwd: Path | None = None, before: str = "") -> None:
@@ -26,8 +29,9 @@ class Driver:
                 "-c",
                 f"{before}\nimport sys\nfrom recordmill.__main__ import main\nsys.exit(main())",
             ]
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `end_all`; a pipe would have to be emptied
-        tied = ENDS_WITH_US if shutil.which(ENDS_WITH_US[0]) else []
+        # `end_all` closes this file. A pipe would have to be emptied.
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        tied = END_WITH_PARENT if shutil.which(END_WITH_PARENT[0]) else []
         self.process = subprocess.Popen(
             [*tied, *command, *map(str, arguments)],
             stdout=subprocess.DEVNULL,
@@ -37,59 +41,59 @@ class Driver:
         _started.append(self)
 
     def close(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kills the driver, unless it has ended."""
         self.process.kill()
         self.process.wait()
         self._stderr.close()
 
-    def said(self) -> str:
-        """Its stderr so far."""
+    def read_stderr(self) -> str:
+        """Returns the text on stderr until now."""
         self._stderr.seek(0)
         return self._stderr.read()
 
     def wait_for(self, until: Callable[[], bool], seconds: float = 180, every: float = 0.2) -> None:
-        """Until something is so; fails with what the driver said if it ends before."""
+        """Waits for a condition. Fails with the text on stderr if the driver ends before."""
 
-        def look() -> bool:
-            assert self.process.poll() is None, self.said()
+        def check() -> bool:
+            assert self.process.poll() is None, self.read_stderr()
             return until()
 
-        wait(look, seconds, "the driver's job", every)
+        wait(check, seconds, "the driver's job", every)
 
     def stop(self, signum: int) -> tuple[int, str]:
-        """Send a signal; gives exit code and stderr when it has ended."""
+        """Sends a signal. Returns (exit code, stderr) after the driver has ended."""
         self.process.send_signal(signum)
         return self.end()
 
     def end(self, seconds: float = 400) -> tuple[int, str]:
-        """(exit code, stderr) of the driver when it has ended."""
+        """Waits for the end of the driver. Returns (exit code, stderr)."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"no end within {seconds:.0f} s: {self.said()}") from None
-        return code, self.said()
+            raise AssertionError(f"no end within {seconds:.0f} s: {self.read_stderr()}") from None
+        return code, self.read_stderr()
 
 
 def end_all() -> None:
-    """Kill the drivers that a test that failed has left."""
+    """Kills the drivers that a failed test left."""
     while _started:
         _started.pop().close()
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> None:
-    """A driver that must end well."""
+    """Runs a driver, which must succeed."""
     code, err = Driver(*arguments, cwd=cwd).end()
     assert code == 0, err
 
 
 def recordmill(*arguments: str | Path) -> tuple[str, str]:
-    """(stdout, stderr) of a short command."""
-    done = subprocess.run(
+    """Runs a short command. Returns (stdout, stderr)."""
+    process = subprocess.run(
         [sys.executable, "-m", "recordmill", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    return done.stdout, done.stderr
+    return process.stdout, process.stderr

@@ -1,4 +1,4 @@
-"""Engines that are brought up once, and comparisons of their outputs."""
+"""Engines that start once for all tests, and comparisons of their outputs."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,20 +17,26 @@ Cluster = TypeVar("Cluster", FlinkHosts, SparkHosts)
 
 
 class Clusters:
-    """Of engines, one at a time; one that did not come up is not tried again."""
+    """Clusters of engines. One of them runs at a time.
+
+    A cluster that failed to start is not started again.
+    """
 
     def __init__(self, folders: pytest.TempPathFactory) -> None:
         self._folders = folders
         self._up: FlinkHosts | SparkHosts | None = None
         self._failed: dict[type, str] = {}
 
-    def bring_up(self, kind: type[Cluster], why_not: Callable[[], str]) -> Cluster:
-        """The cluster of that kind; skips the test, with the reason, where none can be had."""
+    def bring_up(self, kind: type[Cluster], find_obstacle: Callable[[], str]) -> Cluster:
+        """Returns the running cluster of a kind.
+
+        Skips the test, with the reason, if the cluster cannot run on this machine.
+        """
         if isinstance(self._up, kind):
             return self._up
         if kind in self._failed:
             pytest.fail(f"as before: {self._failed[kind]}")
-        if reason := why_not():
+        if reason := find_obstacle():
             pytest.skip(reason)
         self.bring_down()
         self._up = cluster = kind(self._folders.mktemp(kind.__name__))
@@ -43,7 +49,7 @@ class Clusters:
         return cluster
 
     def bring_down(self) -> None:
-        """End what is up."""
+        """Ends the running cluster."""
         if self._up is not None:
             self._up.down()
         self._up = None
@@ -51,17 +57,21 @@ class Clusters:
 
 @dataclass
 class Engine:
-    """flags: for commands that run there. hidden: a folder that its hosts have empty. live: its
-    jobs.
+    """Engine for commands.
+
+    Attributes:
+        flags: The flags of commands that use the engine.
+        hidden: A folder that the hosts of the workers don't see.
+        live_jobs: Returns the names of the running jobs.
     """
 
     flags: list[str]
     hidden: Path | None = None
-    live: Callable[[], list[str]] = list
+    live_jobs: Callable[[], list[str]] = list
 
 
 def shards(out: Path) -> dict[str, str]:
-    """Name to digest of the shards of a data set."""
+    """Returns the digests of the shards of a data set, by name."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in out.glob("data-*/*.tfrecord*")
@@ -69,7 +79,7 @@ def shards(out: Path) -> dict[str, str]:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Name to digest of all files of a read but its summary."""
+    """Returns the digests of all files of a read, by path. Leaves out its summary."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "_read.json")
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -78,8 +88,9 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
-    """Builds with a transform, in one process and with these flags, give the same records in the
-    same order.
+    """Checks that builds with a transform give the same records in the same order.
+
+    One build runs in one process, the other with `flags`.
     """
     pytest.importorskip("tensorflow_transform")
     steps = folder / "transform.yaml"
@@ -87,8 +98,7 @@ def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
     options = ("csv", table, "--num-shards=2", "--transform", steps)
     driver.run("build", *options, "--out", folder / "local")
     driver.run("build", *options, "--out", folder / "out", *flags)
-    ours, theirs = (recordmill.open(folder / name).to_numpy() for name in ("local", "out"))
-    assert (ours["name"] == theirs["name"]).all()
-    assert (
-        abs(ours["x"] - theirs["x"]).max() < 1e-5
-    )  # a mean's last bits depend on how the records were added up
+    local, remote = (recordmill.open(folder / name).to_numpy() for name in ("local", "out"))
+    assert (local["name"] == remote["name"]).all()
+    # The last bits of a mean depend on the order of the additions.
+    assert abs(local["x"] - remote["x"]).max() < 1e-5

@@ -1,5 +1,6 @@
-"""Flink over hosts of its own, of what `examples/cluster/flink_local.sh fetch` got: a JobManager
-and TaskManagers.
+"""Flink cluster on separate hosts: a JobManager and TaskManagers.
+
+Uses the downloads of `examples/cluster/flink_local.sh fetch`.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts import Hosts, address, wait
-from hosts import why_not as why_no_hosts
+from hosts import find_obstacle as find_host_obstacle
 
 PORT, POOL = 18081, 50000
 _POOL = b"worker_pool_main"
@@ -28,18 +29,22 @@ def jar() -> Path:
     return flink_folder() / "flink-job-server.jar"
 
 
-def why_not() -> str:
-    """Why no such cluster can be had here; "" if one can."""
+def find_obstacle() -> str:
+    """Returns the reason why this machine cannot run a Flink cluster, or ""."""
     if (
         not list(flink_folder().glob("flink/lib/python3*/site-packages/pyflink"))
         or not jar().exists()
     ):
         return "examples/cluster/flink_local.sh fetch was not run"
-    return why_no_hosts("java")
+    return find_host_obstacle("java")
 
 
 class FlinkHosts(Hosts):
-    """A cluster. hidden: a folder that the TaskManagers' hosts have empty."""
+    """A Flink cluster.
+
+    Attributes:
+        hidden: A folder that is empty on the hosts of the TaskManagers.
+    """
 
     def __init__(self, folder: Path, task_managers: int = 2, slots: int = 2) -> None:
         super().__init__(folder, 1 + task_managers)
@@ -49,7 +54,7 @@ class FlinkHosts(Hosts):
         self.worker, self.settings = folder / "worker", folder / "settings"
 
     def up(self) -> None:
-        """Bring all of it up."""
+        """Starts the cluster."""
         super().up()
         self._make_worker()
         self._java("jobmanager", 1)
@@ -59,15 +64,15 @@ class FlinkHosts(Hosts):
         self.wait_for_all(180)
 
     def wait_for_all(self, seconds: float = 90) -> None:
-        """Until each TaskManager has told its slots."""
-        wanted = (len(self.task_managers), len(self.task_managers) * self.slots)
+        """Waits until all slots of all TaskManagers are free."""
+        expected = (len(self.task_managers), len(self.task_managers) * self.slots)
 
-        def there() -> bool:
-            assert self.is_alive("jobmanager1"), self.said("jobmanager1")[-2000:]
-            found = self.ask("/overview")
-            return (found["taskmanagers"], found["slots-available"]) == wanted
+        def is_complete() -> bool:
+            assert self.is_alive("jobmanager1"), self.read_output("jobmanager1")[-2000:]
+            overview = self.request_json("/overview")
+            return (overview["taskmanagers"], overview["slots-available"]) == expected
 
-        wait(there, seconds, "TaskManagers")
+        wait(is_complete, seconds, "TaskManagers")
 
     def start_task_manager(self, host: int) -> None:
         self._java("taskmanager", host)
@@ -86,10 +91,10 @@ class FlinkHosts(Hosts):
 
     def _java(self, kind: str, host: int) -> None:
         conf, log = self.folder / f"conf{host}", self.folder / "log"
-        for made in (conf, log, self.folder / f"tmp{host}"):
-            made.mkdir(exist_ok=True)
-        for found in (self.home / "conf").glob("*.properties"):
-            shutil.copy(found, conf)
+        for folder in (conf, log, self.folder / f"tmp{host}"):
+            folder.mkdir(exist_ok=True)
+        for properties in (self.home / "conf").glob("*.properties"):
+            shutil.copy(properties, conf)
         (conf / "config.yaml").write_text(self._config(host))
         environment = {
             **self._environment(),
@@ -101,12 +106,14 @@ class FlinkHosts(Hosts):
         self.start(f"{kind}{host}", host, command, environment)
 
     def _config(self, host: int) -> str:
-        shipped = (self.home / "conf" / "config.yaml").read_text()
-        opened = next(
-            line.split("all: ", 1)[1] for line in shipped.splitlines() if "all: --add" in line
+        default_config = (self.home / "conf" / "config.yaml").read_text()
+        java_options = next(
+            line.split("all: ", 1)[1]
+            for line in default_config.splitlines()
+            if "all: --add" in line
         )
         settings = {
-            "env.java.opts.all": opened,
+            "env.java.opts.all": java_options,
             "jobmanager.rpc.address": address(1),
             "jobmanager.rpc.port": 18123,
             "jobmanager.bind-host": "0.0.0.0",
@@ -135,14 +142,12 @@ class FlinkHosts(Hosts):
         self.worker.write_text(
             f'#!/bin/sh\nexport PYTHONPATH="{path}"\n. "{self.settings}"\n{command}\n'
         )
-        self.give({})
+        self.set_worker_environment({})
         self.worker.chmod(0o755)
 
     @property
     def flags(self) -> list[str]:
-        """What recordmill is given to run here, its workers as processes that the TaskManagers
-        start.
-        """
+        """Flags of recordmill for this cluster. TaskManagers start the workers as processes."""
         return [
             "--runner=FlinkRunner",
             f"--flink_master={self.url}",
@@ -152,13 +157,16 @@ class FlinkHosts(Hosts):
             f"--environment_config={json.dumps({'command': str(self.worker)})}",
         ]
 
-    def give(self, settings: Mapping[str, str]) -> None:
-        """What workers that are started from now on have in their environment."""
+    def set_worker_environment(self, settings: Mapping[str, str]) -> None:
+        """Sets environment variables of workers that start later."""
         text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
         self.settings.write_text(text)
 
-    def ask(self, path: str, method: str = "GET") -> Any:
-        """What the REST interface answers; no TaskManager where nobody does yet."""
+    def request_json(self, path: str, method: str = "GET") -> Any:
+        """Returns an answer of the REST interface.
+
+        Returns an overview without TaskManagers and jobs if nothing answers yet.
+        """
         try:
             request = urllib.request.Request(self.url + path, method=method)
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -166,44 +174,46 @@ class FlinkHosts(Hosts):
         except OSError:
             return {"taskmanagers": -1, "slots-available": -1, "jobs": []}
 
-    def _live(self) -> dict[str, str]:
-        """Id to name of the jobs that have not ended."""
+    def _live_job_names(self) -> dict[str, str]:
+        """Returns the names of the jobs that have not ended, by ID."""
         ended = ("FINISHED", "FAILED", "CANCELED")
         return {
             job["jid"]: job["name"]
-            for job in self.ask("/jobs/overview")["jobs"]
+            for job in self.request_json("/jobs/overview")["jobs"]
             if job["state"] not in ended
         }
 
-    def live(self) -> list[str]:
-        """Names of the jobs that have not ended."""
-        return list(self._live().values())
+    def live_jobs(self) -> list[str]:
+        """Returns the names of the jobs that have not ended."""
+        return list(self._live_job_names().values())
 
-    def free(self) -> int:
-        """Slots that no job has."""
-        return int(self.ask("/overview")["slots-available"])
+    def count_free_slots(self) -> int:
+        """Returns the number of free slots."""
+        return int(self.request_json("/overview")["slots-available"])
 
     def cancel(self, name: str = "") -> None:
-        """End the jobs of that name, or all that a test which failed has left."""
-        for job, called in self._live().items():
-            if name in ("", called):
-                self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
+        """Cancels the jobs of a name, or all jobs, and waits for their end."""
+        for job, job_name in self._live_job_names().items():
+            if name in ("", job_name):
+                self.request_json(f"/jobs/{job}?mode=cancel", "PATCH")
         wait(
-            lambda: not self._live() if not name else name not in self.live(),
+            lambda: not self._live_job_names() if not name else name not in self.live_jobs(),
             90,
             "the end of the jobs",
         )
 
     def workers(self, host: int = 0) -> list[int]:
-        """The Python workers on that host, or on all."""
+        """Returns the process IDs of the Python workers on one host or all."""
         return [
             pid
-            for one in ([host] if host else self.task_managers)
-            for pid in self.pids(one, b"sdk_worker_main")
+            for number in ([host] if host else self.task_managers)
+            for pid in self.pids(number, b"sdk_worker_main")
         ]
 
     def kill_task_manager(self, host: int, *spared: bytes) -> None:
-        """End it and what it had started at once, as a host does that loses power. spared: words of
-        what goes on.
+        """Kills a TaskManager and its processes at once, as a power failure does.
+
+        Args:
+            spared: Processes with one of these words in their commands go on.
         """
         self.kill(host, _POOL, *spared)

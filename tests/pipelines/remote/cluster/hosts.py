@@ -1,5 +1,6 @@
-"""One set at a time of hosts of their own: namespaces that share a bridge, whose programs end with
-this process.
+"""Hosts as network namespaces that share a bridge.
+
+Their programs end with this process. One set of hosts exists at a time.
 """
 
 import contextlib
@@ -14,14 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 NET = "10.79.0"
-HERE = f"{NET}.254"  # this machine, as the hosts see it
-_MARK = "rmt"  # of names of namespaces and links, at most 15 letters
+THIS_MACHINE = f"{NET}.254"  # address of this machine for the hosts
+_MARK = "rmt"  # prefix of the names of namespaces and links, which have at most 15 letters
 _LOCK_SEC = 300.0
-ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
+END_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL", "--"]
 
 
-def why_not(*programs: str) -> str:
-    """Why there can be no such hosts, with these programs on them; "" if there can."""
+def find_obstacle(*programs: str) -> str:
+    """Returns the reason why this machine cannot have hosts with these programs, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [
@@ -41,8 +42,10 @@ def why_not(*programs: str) -> str:
 
 
 class Hosts:
-    """Hosts 1 to `count`, at 10.79.0.1 and so on. hidden: a folder that all but the first have
-    empty.
+    """Hosts 1 to `count`, at 10.79.0.1 and so on.
+
+    Attributes:
+        hidden: A folder that is empty on all hosts but the first.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -53,11 +56,11 @@ class Hosts:
         self._lock: int | None = None
 
     def up(self) -> None:
-        """Make them."""
-        self._lock = _only_one()
+        """Creates the hosts."""
+        self._lock = _lock_machine()
         _sweep()
         _ip("link", "add", f"{_MARK}br", "type", "bridge")
-        _ip("addr", "add", f"{HERE}/24", "dev", f"{_MARK}br")
+        _ip("addr", "add", f"{THIS_MACHINE}/24", "dev", f"{_MARK}br")
         _ip("link", "set", f"{_MARK}br", "up")
         for host in range(1, self.count + 1):
             self._add(host)
@@ -74,10 +77,10 @@ class Hosts:
     def start(
         self, name: str, host: int, command: list[str], environment: Mapping[str, str]
     ) -> None:
-        """Run a command on a host; its output is in the file `name`.out."""
+        """Runs a command on a host. Its output goes to the file `name`.out."""
         hide = "" if host == 1 else f'mount -t tmpfs none "{self.hidden}" && '
         script = f'mount --make-rprivate / && {hide}exec "$@"'
-        within = [
+        prefix = [
             "ip",
             "netns",
             "exec",
@@ -89,11 +92,11 @@ class Hosts:
             script,
             "sh",
         ]
-        if name in self._processes:  # it was killed
+        if name in self._processes:  # an earlier process was killed
             self._processes.pop(name).wait()
         with (self.folder / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [*ENDS_WITH_US, *within, *command],
+                [*END_WITH_PARENT, *prefix, *command],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -102,25 +105,29 @@ class Hosts:
             )
 
     def pids(self, host: int, word: bytes = b"") -> list[int]:
-        """What runs on a host and has that word in its command."""
+        """Returns the IDs of processes on a host with `word` in their command."""
         return [pid for pid in _pids(f"{_MARK}{host}") if word in command_of(pid)]
 
     def kill(self, host: int, *spared: bytes) -> None:
-        """End everything on a host at once but what has one of these words in its command."""
+        """Kills the processes on a host.
+
+        Args:
+            spared: Processes with one of these words in their commands go on.
+        """
         for pid in self.pids(host):
             if not any(word in command_of(pid) for word in spared):
                 kill(pid)
 
-    def said(self, name: str) -> str:
-        """What a command has said so far."""
+    def read_output(self, name: str) -> str:
+        """Returns the output of a command until now."""
         return (self.folder / f"{name}.out").read_text(errors="replace")
 
     def is_alive(self, name: str) -> bool:
-        """Whether a command goes on."""
+        """Returns whether a command is running."""
         return self._processes[name].poll() is None
 
     def down(self) -> None:
-        """End everything on them, and them."""
+        """Kills all processes on the hosts, and removes the hosts."""
         _sweep()
         for process in self._processes.values():
             process.kill()
@@ -130,20 +137,25 @@ class Hosts:
 
 
 def address(host: int) -> str:
-    """Where a host is."""
+    """Returns the address of a host."""
     return f"{NET}.{host}"
 
 
-def wait(until: Callable[[], bool], seconds: float, what: str, every: float = 0.2) -> None:
-    """Until something is so; fails when it takes longer."""
+def wait(is_true: Callable[[], bool], seconds: float, name: str, every: float = 0.2) -> None:
+    """Waits for a condition. Fails after `seconds`.
+
+    Args:
+        name: The condition in words, for the error message.
+        every: The interval between checks in seconds.
+    """
     before = time.monotonic()
-    while not until():
-        assert time.monotonic() - before < seconds, f"{what}: not within {seconds:.0f} s"
+    while not is_true():
+        assert time.monotonic() - before < seconds, f"{name}: not within {seconds:.0f} s"
         time.sleep(every)
 
 
 def command_of(pid: int) -> bytes:
-    """A process's command line; empty if there is none such."""
+    """Returns the command line of a process, or b"" if it does not exist."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -151,47 +163,53 @@ def command_of(pid: int) -> bytes:
 
 
 def kill(pid: int) -> None:
-    """End a process, if it has not ended."""
+    """Kills a process, if it has not ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def _only_one() -> int:
-    """A lock that ends with this process; fails if another run keeps it."""
+def _lock_machine() -> int:
+    """Locks the hosts of this machine until this process ends.
+
+    Fails if another run holds the lock for too long.
+    """
     lock = os.open(
         Path(tempfile.gettempdir()) / "recordmill-cluster-tests.lock", os.O_CREAT | os.O_RDWR, 0o600
     )
 
-    def taken() -> bool:
+    def try_lock() -> bool:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    wait(taken, _LOCK_SEC, "the end of another run of these tests")
+    wait(try_lock, _LOCK_SEC, "the end of another run of these tests")
     return lock
 
 
 def _sweep() -> None:
-    """End what is on hosts of this kind, and them; nobody else has any, while the lock is held."""
-    listed = subprocess.run(
+    """Kills all processes on hosts of this kind, and removes the hosts.
+
+    While the lock is held, no other process has any.
+    """
+    namespaces = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=False
     ).stdout
-    for name in (line.split()[0] for line in listed.splitlines() if line.startswith(_MARK)):
+    for name in (line.split()[0] for line in namespaces.splitlines() if line.startswith(_MARK)):
         for pid in _pids(name):
             kill(pid)
         subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    # a namespace goes when its last connection has, and its link with it, which may take minutes
+    # A namespace and its link exist until the last connection ends, which may take minutes.
     for path in Path("/sys/class/net").glob(f"{_MARK}*"):
         subprocess.run(["ip", "link", "del", path.name], capture_output=True, check=False)
 
 
 def _pids(namespace: str) -> list[int]:
-    found = subprocess.run(
+    process = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )
-    return [int(word) for word in found.stdout.split()]
+    return [int(word) for word in process.stdout.split()]
 
 
 def _ip(*words: str) -> None:

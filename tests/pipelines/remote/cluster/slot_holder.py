@@ -1,6 +1,4 @@
-"""A job that takes slots and does nothing for ten minutes: `python slot_holder.py
-FLAGS_OF_BEAM...`
-"""
+"""Job that holds slots for ten minutes: `python slot_holder.py FLAGS_OF_BEAM...`"""
 
 import sys
 import time

@@ -1,5 +1,6 @@
-"""Spark over hosts of its own, of what `examples/cluster/spark_local.sh fetch` got: a master and
-workers.
+"""Spark cluster on separate hosts: a master and workers.
+
+Uses the downloads of `examples/cluster/spark_local.sh fetch`.
 """
 
 import json
@@ -8,13 +9,13 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from hosts import HERE, Hosts, address, kill, wait
-from hosts import why_not as why_no_hosts
+from hosts import THIS_MACHINE, Hosts, address, kill, wait
+from hosts import find_obstacle as find_host_obstacle
 
 PORT, PAGE = 17077, 18080
 _SETTINGS = {
-    "spark.driver.host": HERE,
-    "spark.driver.bindAddress": HERE,
+    "spark.driver.host": THIS_MACHINE,
+    "spark.driver.bindAddress": THIS_MACHINE,
     "spark.executor.memory": "1g",
 }
 
@@ -28,18 +29,22 @@ def jar() -> Path:
     return spark_folder() / "spark-job-server.jar"
 
 
-def why_not() -> str:
-    """Why no such cluster can be had here; "" if one can."""
+def find_obstacle() -> str:
+    """Returns the reason why this machine cannot run a Spark cluster, or ""."""
     if (
         not list(spark_folder().glob("pyspark/lib/python3*/site-packages/pyspark"))
         or not jar().exists()
     ):
         return "examples/cluster/spark_local.sh fetch was not run"
-    return why_no_hosts("java")
+    return find_host_obstacle("java")
 
 
 class SparkHosts(Hosts):
-    """A cluster. hidden: a folder that the workers' hosts have empty."""
+    """A Spark cluster.
+
+    Attributes:
+        hidden: A folder that is empty on the hosts of the workers.
+    """
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         super().__init__(folder, 1 + workers)
@@ -48,7 +53,7 @@ class SparkHosts(Hosts):
         self._home = next(iter(spark_folder().glob("pyspark/lib/python3*/site-packages/pyspark")))
 
     def up(self) -> None:
-        """Bring all of it up."""
+        """Starts the cluster."""
         super().up()
         path = os.environ.get("PYTHONPATH", "")
         text = f'#!/bin/sh\nexport PYTHONPATH="{path}"\nexec "{sys.executable}" -m recordmill.transforms.worker "$@"\n'
@@ -59,7 +64,7 @@ class SparkHosts(Hosts):
             "master", 1, ["--host", address(1), "--port", str(PORT), "--webui-port", str(PAGE)]
         )
         for host in self.workers:
-            given = [
+            arguments = [
                 "--host",
                 address(host),
                 "--webui-port",
@@ -71,7 +76,7 @@ class SparkHosts(Hosts):
                 "-d",
                 self._work(host),
             ]
-            self._java("worker", host, [*given, master])
+            self._java("worker", host, [*arguments, master])
         wait(lambda: self._alive() == len(self.workers), 180, "Spark's workers")
 
     def _work(self, host: int) -> str:
@@ -90,30 +95,29 @@ class SparkHosts(Hosts):
             with urllib.request.urlopen(f"http://{address(1)}:{PAGE}/json/", timeout=10) as answer:
                 return int(json.load(answer)["aliveworkers"])
         except OSError:
-            assert self.is_alive("master1"), self.said("master1")[-2000:]
+            assert self.is_alive("master1"), self.read_output("master1")[-2000:]
             return -1
 
     @property
     def flags(self) -> list[str]:
-        """What recordmill is given to run here, its workers as processes that the executors
-        start.
-        """
+        """Flags of recordmill for this cluster. Executors start the workers as processes."""
         settings = {**_SETTINGS, "spark.executor.extraClassPath": str(jar())}
         return [
             "--runner=SparkRunner",
             f"--spark_master_url=spark://{address(1)}:{PORT}",
             f"--spark_job_server_jar={jar()}",
             *(f"--job_server_jvm_properties=-D{name}={value}" for name, value in settings.items()),
-            "--environment_cache_millis=30000",  # an executor lives for one job: its Python workers may, too
+            # An executor lives for one job, so its Python workers may end with it.
+            "--environment_cache_millis=30000",
             "--environment_type=PROCESS",
             f"--environment_config={json.dumps({'command': str(self.worker)})}",
         ]
 
     def executors(self, host: int) -> list[int]:
-        """The executors on that host."""
+        """Returns the process IDs of the executors on a host."""
         return self.pids(host, b"CoarseGrainedExecutorBackend")
 
     def kill_executor(self, host: int) -> None:
-        """End it, and leave its Python workers to themselves."""
+        """Kills the executors on a host, but not their Python workers."""
         for pid in self.executors(host):
             kill(pid)

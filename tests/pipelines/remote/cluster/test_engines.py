@@ -1,4 +1,7 @@
-"""Builds and reads on each engine give the bytes of one process, and refusals are one sentence."""
+"""Builds and reads on each engine give the bytes of one process.
+
+An error is reported in one sentence.
+"""
 
 import signal
 from pathlib import Path
@@ -17,7 +20,7 @@ SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
 def test_build_of_a_table_on_an_engine_gives_the_same_shards(
     engine: Engine, table: Path, built: Path, tmp_path: Path
 ) -> None:
-    """With the look beforehand, which finds all hosts."""
+    """With the preflight, which must find all hosts."""
     run("build", "csv", table, "--out", tmp_path / "out", *SIX, *engine.flags)
     assert shards(tmp_path / "out") == shards(built)
     assert recordmill.verify(tmp_path / "out") == []
@@ -46,20 +49,20 @@ def test_append_on_an_engine_gives_the_part_of_one_process(
     header, *lines = table.read_text().splitlines(keepends=True)
     for name, part in (("old", lines[:50_000]), ("new", lines[50_000:])):
         (tmp_path / f"{name}.csv").write_text("".join([header, *part]))
-    old, both = tmp_path / "old.csv", (tmp_path / "old.csv", tmp_path / "new.csv")
+    old_csv, all_csvs = tmp_path / "old.csv", (tmp_path / "old.csv", tmp_path / "new.csv")
     manifests = []
     for name, flags in (("local", ()), ("out", ("--no-preflight", *engine.flags))):
         out = tmp_path / name
-        run("build", "csv", old, "--out", out, "--name=same", *SIX)
+        run("build", "csv", old_csv, "--out", out, "--name=same", *SIX)
         for _ in range(2):  # the second append has nothing to do
-            run("build", "csv", *both, "--out", out, "--append", *flags)
+            run("build", "csv", *all_csvs, "--out", out, "--append", *flags)
         assert list_generations(out) == [1, 2]
         assert recordmill.verify(out) == []
         manifests.append(load_manifest(out))
-    ours, theirs = manifests
-    assert [part.splits for part in ours.parts] == [part.splits for part in theirs.parts]
-    assert ours.statistics == theirs.statistics
-    assert sum(theirs.records.values()) == 60_000
+    local, remote = manifests
+    assert [part.splits for part in local.parts] == [part.splits for part in remote.parts]
+    assert local.statistics == remote.statistics
+    assert sum(remote.records.values()) == 60_000
 
 
 def test_transform_is_fitted_and_built_on_an_engine(
@@ -108,7 +111,7 @@ def test_stopped_driver_leaves_nothing(
     driver = Driver("build", "csv", table, "--out", out, "--no-preflight", *engine.flags)
     driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
     code, err = driver.stop(signum)
-    assert engine.live() == []
+    assert engine.live_jobs() == []
     assert code == 130
     assert "nothing was written" in err
     assert not out.exists()
@@ -131,7 +134,7 @@ def test_bad_record_on_an_engine_is_reported_in_one_sentence(
     )
     code, err = Driver("build", "jsonl", source, *options, *engine.flags).end()
     assert code == 1
-    (line,) = err.splitlines()  # and nothing of Beam's or Java's
+    (line,) = err.splitlines()  # no output of Beam or Java
     assert line.startswith("recordmill: error: ")
     assert "line 501" in line
     if engine.hidden is not None:

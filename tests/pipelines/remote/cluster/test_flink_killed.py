@@ -1,5 +1,6 @@
-"""A build on a Flink of two hosts survives kills: its bytes stay the same and no live job loses
-anything.
+"""A build on a Flink cluster of two hosts survives kills.
+
+Its bytes stay the same, and other jobs are not disturbed.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 
 def job_servers() -> list[int]:
-    """Those that drivers have started."""
+    """Returns the process IDs of the job servers that drivers have started."""
     pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
     return [
         pid
@@ -50,22 +51,22 @@ def test_killed_driver_harms_no_other_job(
     assert bool(job_servers()) == own_server
     driver.stop(signal.SIGKILL)
     wait(lambda: not job_servers(), 60, "the end of the job server")
-    (job,) = flink.live()
+    (job,) = flink.live_jobs()
     (folder,) = out.glob("_run-*")
     assert f"{job}: running" in recordmill("status", out)[0]
     recordmill("clean", out, "--remove")
     assert any((folder / "shared").iterdir())
-    wait(lambda: flink.live() == [], 240, "the end of the job")
-    assert shards(out) == shards(built)  # it committed by itself
+    wait(lambda: flink.live_jobs() == [], 240, "the end of the job")
+    assert shards(out) == shards(built)  # the job committed without its driver
     for path in folder.glob("*"):
-        os.utime(path, (1, 1))  # a lease later
+        os.utime(path, (1, 1))  # as if the lease had expired
     package.clean(out, remove=True)
     assert not folder.exists()
     assert package.verify(out) == []
 
 
 def kill_worker(flink: FlinkHosts) -> None:
-    """Between its stages a job may have no worker for a moment."""
+    """Kills a worker. Waits for one, because a job may have none between its stages."""
 
     def is_killed() -> bool:
         for pid in flink.workers():
@@ -108,13 +109,13 @@ def test_detached_build_continues_without_its_driver(
     options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2")
     run("build", *options, "--detach", "--no-preflight", *flink.flags, "--flink_submit_uber_jar")
     assert ": running" in recordmill("status", out)[0]
-    wait(lambda: flink.live() == [], 240, "the end of the job")
+    wait(lambda: flink.live_jobs() == [], 240, "the end of the job")
     assert shards(out) == shards(built)
     assert ": train " in recordmill("status", out)[0]
 
 
-def at_work_on(flink: FlinkHosts, out: Path) -> list[int]:
-    """The Python workers that have a file of the run open."""
+def find_busy_workers(flink: FlinkHosts, out: Path) -> list[int]:
+    """Returns the Python workers that have a file of the run open."""
     return [
         pid
         for pid in flink.workers()
@@ -123,12 +124,12 @@ def at_work_on(flink: FlinkHosts, out: Path) -> list[int]:
 
 
 def open_files(pid: int) -> list[str]:
-    found = []
+    paths = []
     with contextlib.suppress(OSError):
         for path in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found.append(os.readlink(path))
-    return found
+                paths.append(os.readlink(path))
+    return paths
 
 
 def test_worker_that_wakes_late_changes_nothing(
@@ -147,16 +148,16 @@ def test_worker_that_wakes_late_changes_nothing(
     driver = Driver("build", *options, "--no-preflight")
     zombies: list[int] = []
 
-    def stopped_at_work() -> bool:
-        for pid in at_work_on(flink, out):
+    def stop_busy_worker() -> bool:
+        for pid in find_busy_workers(flink, out):
             os.kill(pid, signal.SIGSTOP)
-            if pid in at_work_on(flink, out):
+            if pid in find_busy_workers(flink, out):
                 zombies.append(pid)
                 return True
             os.kill(pid, signal.SIGCONT)
         return False
 
-    driver.wait_for(stopped_at_work, every=0.01)
+    driver.wait_for(stop_busy_worker, every=0.01)
     host = 2 if zombies[0] in flink.workers(2) else 3
     flink.kill_task_manager(host, b"sdk_worker_main")
     flink.start_task_manager(host)

@@ -1,4 +1,4 @@
-"""Flink's workers write to a store what one process writes."""
+"""The workers of Flink write the same files to a store as one process."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from driver import run
 from engines import shards, tree
 from flink_hosts import FlinkHosts
-from hosts import HERE
+from hosts import THIS_MACHINE
 from kit.store_server import BUCKET, Store, s3_server
 
 import recordmill
@@ -18,22 +18,27 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def store(flink: FlinkHosts, tmp_path: Path) -> Iterator[Store]:
-    """A store, and the settings by which drivers and workers reach it."""
-    with s3_server(tmp_path / "store", HERE) as server:
-        flink.give({name: value for name, value in os.environ.items() if name.startswith("AWS_")})
+    """Store on this machine. Drivers and workers get the settings for it."""
+    with s3_server(tmp_path / "store", THIS_MACHINE) as server:
+        flink.set_worker_environment(
+            {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        )
         try:
             yield server
         finally:
-            flink.give({})
+            flink.set_worker_environment({})
 
 
-def folder_of(store: Store, name: str, tmp_path: Path) -> Path:
-    """What is there of that name, where the server keeps it; without its own files."""
+def server_folder(store: Store, name: str, tmp_path: Path) -> Path:
+    """Returns the folder on the server's disk that contains the objects of a name."""
     return tmp_path / "store" / BUCKET / name
 
 
 def parquet(folder: Path) -> list[str]:
-    """Digests of the files of a read; in a store they lie in a folder of that read's own."""
+    """Returns the digests of the Parquet files of a read.
+
+    Their names are left out, because in a store each read has its own folder.
+    """
     return sorted(digest for name, digest in tree(folder).items() if name.endswith(".parquet"))
 
 
@@ -43,7 +48,7 @@ def test_flink_builds_images_into_a_store_and_reads_them(
     source = store.put_folder(images, "in/images")
     recordmill.build(images, tmp_path / "local", num_shards=3)
     run("build", "images", source, "--out", f"{store.root}/out", "--num-shards=3", *flink.flags)
-    assert shards(folder_of(store, "out", tmp_path)) == shards(tmp_path / "local")
+    assert shards(server_folder(store, "out", tmp_path)) == shards(tmp_path / "local")
     run("read", tmp_path / "local", "--out", tmp_path / "table", "--to", "parquet")
     run(
         "read",
@@ -55,7 +60,7 @@ def test_flink_builds_images_into_a_store_and_reads_them(
         "--no-preflight",
         *flink.flags,
     )
-    found, local = (
-        parquet(folder) for folder in (folder_of(store, "table", tmp_path), tmp_path / "table")
+    digests, expected = (
+        parquet(folder) for folder in (server_folder(store, "table", tmp_path), tmp_path / "table")
     )
-    assert found == local != []
+    assert digests == expected != []

@@ -1,4 +1,7 @@
-"""Users learn why a Flink job does not run: hosts that don't see OUT, and jobs without a slot."""
+"""Users learn why a Flink job does not run.
+
+Either hosts don't see OUT, or the job waits for a slot.
+"""
 
 import contextlib
 import subprocess
@@ -11,22 +14,22 @@ import slot_holder
 from driver import Driver, recordmill
 from engines import shards
 from flink_hosts import POOL, FlinkHosts
-from hosts import ENDS_WITH_US, wait
+from hosts import END_WITH_PARENT, wait
 
 pytestmark = pytest.mark.cluster
 
 
 @contextlib.contextmanager
-def all_slots_taken(flink: FlinkHosts) -> Iterator[None]:
-    """By a job of somebody else's."""
+def take_all_slots(flink: FlinkHosts) -> Iterator[None]:
+    """Lets another job use all slots."""
     flags = [flag for flag in flink.flags if not flag.startswith("--parallelism")]
     command = [sys.executable, slot_holder.__file__, *flags, f"--parallelism={2 * flink.slots}"]
     with subprocess.Popen(
-        [*ENDS_WITH_US, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*END_WITH_PARENT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as holder:
         try:
             wait(
-                lambda: slot_holder.NAME in flink.live() and flink.free() == 0,
+                lambda: slot_holder.NAME in flink.live_jobs() and flink.count_free_slots() == 0,
                 300,
                 "a job that holds all slots",
             )
@@ -49,7 +52,7 @@ def test_job_without_a_slot_is_reported(
         "--splits=train=0.8,test=0.2",
         *flink.flags,
     )
-    with all_slots_taken(flink):
+    with take_all_slots(flink):
         code, err = Driver("build", *options).end()
         assert code == 2
         assert (
@@ -57,8 +60,8 @@ def test_job_without_a_slot_is_reported(
             in err
         )
         driver = Driver("build", *options, "--no-preflight")
-        driver.wait_for(lambda: "on Flink: waits for slots" in driver.said())
-        assert f"{flink.url}/#/job/running/" in driver.said()
+        driver.wait_for(lambda: "on Flink: waits for slots" in driver.read_stderr())
+        assert f"{flink.url}/#/job/running/" in driver.read_stderr()
     code, err = driver.end()
     assert code == 0, err
     assert shards(out) == shards(built)
@@ -69,9 +72,9 @@ def test_doctor_asks_workers_of_pools_and_reports_what_they_do_not_see(
 ) -> None:
     pools = ("--environment_type=EXTERNAL", f"--environment_config=localhost:{POOL}")
     flags = [flag for flag in flink.flags if "environment" not in flag]
-    said, err = recordmill("doctor", table, "--out", flink.hidden / "out", *flags, *pools)
-    assert "ok  slots: 4 of 4 free, on 2 TaskManagers" in said, err
-    assert "NO  --out: a worker on" in said
-    assert "name a folder that all workers see" in said
-    assert "NO  INPUT" not in said
+    output, err = recordmill("doctor", table, "--out", flink.hidden / "out", *flags, *pools)
+    assert "ok  slots: 4 of 4 free, on 2 TaskManagers" in output, err
+    assert "NO  --out: a worker on" in output
+    assert "name a folder that all workers see" in output
+    assert "NO  INPUT" not in output
     assert not (flink.hidden / "out").exists()

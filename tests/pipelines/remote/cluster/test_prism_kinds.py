@@ -1,6 +1,4 @@
-"""Prism gives the files of one process for every kind of input, every form of a read and a
-store.
-"""
+"""Prism writes the files of one process for all inputs, outputs and a store."""
 
 import gzip
 import io
@@ -73,8 +71,8 @@ def arrays(folder: Path) -> None:
 
 
 def samples(folder: Path) -> None:
-    for at in range(2):
-        with tarfile.open(folder / f"{at}.tar.gz", "w:gz") as tar:
+    for tar_number in range(2):
+        with tarfile.open(folder / f"{tar_number}.tar.gz", "w:gz") as tar:
             for number in range(40):
                 for ending, data in (
                     ("cls", b"%d" % (number % 3)),
@@ -110,11 +108,11 @@ BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", BUILDS)
+@pytest.mark.parametrize("case", BUILDS)
 def test_prism_builds_every_kind_like_one_process(
-    prism: list[str], tmp_path: Path, what: str
+    prism: list[str], tmp_path: Path, case: str
 ) -> None:
-    make, kind, options = BUILDS[what]
+    make, kind, options = BUILDS[case]
     source = tmp_path / "in"
     source.mkdir()
     make(source)
@@ -124,9 +122,9 @@ def test_prism_builds_every_kind_like_one_process(
     )
     for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
         run("build", kind, *inputs, "--out", tmp_path / out, *size, *options, *flags)
-    ours, theirs = (content(tmp_path / out) for out in ("local", "out"))
-    assert ours == theirs
-    assert len(ours) > 3
+    local, remote = (content(tmp_path / out) for out in ("local", "out"))
+    assert local == remote
+    assert len(local) > 3
 
 
 OWN_PARSER = """
@@ -150,24 +148,25 @@ def test_prism_runs_the_parser_of_the_user_like_one_process(
     options = (tmp_path / "in", "--parser", tmp_path / "my.py:parse", "--num-shards=3")
     failed = Driver("build", *options, "--out", tmp_path / "out", *prism)
     assert failed.process.wait(300) == 1
-    assert "1 of 951 records was rejected" in failed.said()
-    far = f"{store.root}/parsed"
-    for out, flags in (("local", []), ("out", prism), (far, prism)):
-        target = out if out == far else tmp_path / out
+    assert "1 of 951 records was rejected" in failed.read_stderr()
+    in_store = f"{store.root}/parsed"
+    for out, flags in (("local", []), ("out", prism), (in_store, prism)):
+        target = out if out == in_store else tmp_path / out
         run("build", *options, "--out", target, "--max-rejects=1", *flags)
     assert content(tmp_path / "out") == content(tmp_path / "local")
-    assert content_of(far) == content_of(tmp_path / "local")
+    assert content_of(in_store) == content_of(tmp_path / "local")
 
 
 def content(out: Path) -> list[object]:
-    """The shards, what is said of the inputs, and the rejects of a data set, in whichever files
-    they are listed.
+    """Returns the shards, rejects and names of other files of a data set.
+
+    Rejects are listed without the names of their files.
     """
     rejects = sorted(
         line for path in out.glob("rejects/*") for line in path.read_text().splitlines()
     )
-    beside = (path.name for path in out.glob("*") if not path.name.startswith("data-"))
-    return [*sorted(shards(out).items()), *rejects, *sorted(beside)]
+    file_names = (path.name for path in out.glob("*") if not path.name.startswith("data-"))
+    return [*sorted(shards(out).items()), *rejects, *sorted(file_names)]
 
 
 FORMS = {
@@ -195,45 +194,52 @@ def test_prism_reads_to_a_file_per_record_like_one_process(
     recordmill.build(images, tmp_path / "built", num_shards=3)
     for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
         run("read", tmp_path / "built", "--out", tmp_path / out, "--to=files", *flags)
-    found = tree(tmp_path / "out")
-    assert found == tree(tmp_path / "local")
-    assert len(found) > 60
+    digests = tree(tmp_path / "out")
+    assert digests == tree(tmp_path / "local")
+    assert len(digests) > 60
 
 
 def test_prism_fits_a_transform_and_reads_into_a_store(
     prism: list[str], table: Path, store: Store, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorflow_transform")
-    steps, far, engine = (
+    steps, in_store, engine = (
         tmp_path / "transform.yaml",
         f"{store.root}/far",
         ("--no-preflight", *prism),
     )
     steps.write_text("x: [{impute: mean}, zscore]\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
     options = ("csv", table, "--num-shards=2")
-    run("build", *options, "--transform", steps, "--out", far, *engine)
-    run("build", *options, "--transform-from", far, "--out", tmp_path / "local")
-    run("build", *options, "--transform-from", far, "--out", f"{store.root}/again", *engine)
+    run("build", *options, "--transform", steps, "--out", in_store, *engine)
+    run("build", *options, "--transform-from", in_store, "--out", tmp_path / "local")
+    run("build", *options, "--transform-from", in_store, "--out", f"{store.root}/again", *engine)
     built = content_of(tmp_path / "local")
     assert len([name for name in built if name.endswith(".tfrecord")]) == 2
-    assert content_of(far) == content_of(f"{store.root}/again") == built
+    assert content_of(in_store) == content_of(f"{store.root}/again") == built
     for to in ("parquet", "npy"):
-        run("read", far, "--out", f"{store.root}/{to}", "--to", to, "--file-size=200KB", *engine)
-        run("read", far, "--out", tmp_path / to, "--to", to, "--file-size=200KB")
-        read = content_of(tmp_path / to)
-        assert content_of(f"{store.root}/{to}") == read
-        assert len(read) > 1
-    left = store.keys()
-    assert not [key for key in left if "/_run-" in key]
+        run(
+            "read",
+            in_store,
+            "--out",
+            f"{store.root}/{to}",
+            "--to",
+            to,
+            "--file-size=200KB",
+            *engine,
+        )
+        run("read", in_store, "--out", tmp_path / to, "--to", to, "--file-size=200KB")
+        expected = content_of(tmp_path / to)
+        assert content_of(f"{store.root}/{to}") == expected
+        assert len(expected) > 1
+    keys = store.keys()
+    assert not [key for key in keys if "/_run-" in key]
 
 
 def content_of(out: Path | str) -> dict[str, bytes]:
-    """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside
-    its accounts.
-    """
-    found = {re.sub(r"^data-\w+/", "", name): path for name, path in find_files(out).items()}
+    """Returns the data files of a build or read, by relative path."""
+    paths = {re.sub(r"^data-\w+/", "", name): path for name, path in find_files(out).items()}
     return {
         name: read_range(path).tobytes()
-        for name, path in found.items()
+        for name, path in paths.items()
         if name.endswith((".tfrecord", ".npy", ".parquet"))
     }

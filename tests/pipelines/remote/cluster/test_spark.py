@@ -1,5 +1,6 @@
-"""A build on a Spark of two hosts gives the bytes of one process, also after an executor was
-killed.
+"""A build on Spark with two hosts has the bytes of one process.
+
+This holds after an executor was killed, too.
 """
 
 import signal
