@@ -1,5 +1,6 @@
-"""Builders, readers and `verify` at one OUT, where each sees one whole data set: `crowd.py FOLDER
-ROUNDS`.
+"""Builders, readers and `verify` use one OUT at once: `crowd.py FOLDER ROUNDS`.
+
+Each of them must see one complete data set.
 """
 
 import json
@@ -24,28 +25,33 @@ def build(root: Path, number: int) -> None:
 
 
 def read(root: Path, number: int) -> None:
-    found = recordmill.open(root / "out", threads=1).to_table().column("b").to_pylist()
-    assert len(found) == ROWS, len(found)
-    assert len({value[0] for value in found}) == 1, "records of two data sets"
+    values = recordmill.open(root / "out", threads=1).to_table().column("b").to_pylist()
+    assert len(values) == ROWS, len(values)
+    assert len({value[0] for value in values}) == 1, "records of two data sets"
 
 
 def verify(root: Path, number: int) -> None:
-    found = recordmill.verify(root / "out", threads=1)
-    assert not found, [str(one) for one in found[:3]]
+    problems = recordmill.verify(root / "out", threads=1)
+    assert not problems, [str(problem) for problem in problems[:3]]
 
 
-def repeated(work: Callable[[Path, int], None], root: Path, number: int, rounds: int) -> None:
-    for done in range(rounds):
+def repeat_work(work: Callable[[Path, int], None], root: Path, number: int, rounds: int) -> None:
+    for number_of_round in range(rounds):
         try:
             work(root, number)
         except RecordmillError as error:
             print(
-                json.dumps({"who": work.__name__, "round": done, "error": str(error)}), flush=True
+                json.dumps({"who": work.__name__, "round": number_of_round, "error": str(error)}),
+                flush=True,
             )
         except BaseException:
             print(
                 json.dumps(
-                    {"who": work.__name__, "round": done, "crash": traceback.format_exc()[-1500:]}
+                    {
+                        "who": work.__name__,
+                        "round": number_of_round,
+                        "crash": traceback.format_exc()[-1500:],
+                    }
                 ),
                 flush=True,
             )
@@ -60,18 +66,20 @@ def main(folder: str, rounds: int) -> None:
         )
     build(root, 0)
     context = multiprocessing.get_context("fork")
-    people = [(work, number) for work in (build, read) for number in range(4)] + [(verify, 0)]
+    tasks = [(work, number) for work in (build, read) for number in range(4)] + [(verify, 0)]
     processes = [
-        context.Process(target=repeated, args=(work, root, number, rounds))
-        for work, number in people
+        context.Process(target=repeat_work, args=(work, root, number, rounds))
+        for work, number in tasks
     ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     build(root, 0)
-    left = [name.name for name in (root / "out").iterdir() if name.name.startswith(("_run-", "."))]
-    assert not left, left
+    temporary_names = [
+        name.name for name in (root / "out").iterdir() if name.name.startswith(("_run-", "."))
+    ]
+    assert not temporary_names, temporary_names
     assert not recordmill.verify(root / "out")
     print(json.dumps({"rounds": rounds}), flush=True)
 

@@ -1,7 +1,7 @@
-"""Two appenders, four readers and `clean` at one OUT: `growing_crowd.py FOLDER ROUNDS`.
+"""Two appenders, four readers and `clean` use one OUT: `growing_crowd.py FOLDER ROUNDS`.
 
-Each appender adds a file of its own in each round, and repeats the command if the other one was
-faster. Every reader sees complete files only, and the records that it saw before keep their
+In each round, an appender adds its own file. It repeats the command if the other appender was
+faster. A reader must see complete files only. The records that it saw before must keep their
 numbers.
 """
 
@@ -24,15 +24,15 @@ APPENDERS, READERS = 2, 4
 
 
 def write_file(folder: Path, number: int) -> str:
-    """A CSV with ROWS ids that no other file has."""
+    """Writes a CSV file with ROWS ids that no other file has."""
     path = folder / f"{number}.csv"
     path.write_text("id\n" + "".join(f"{number * ROWS + row}\n" for row in range(ROWS)))
     return str(path)
 
 
 def append(root: Path, number: int, rounds: int, ended: Event) -> None:
-    for done in range(rounds):
-        path = write_file(root, 1 + number * rounds + done)
+    for number_of_round in range(rounds):
+        path = write_file(root, 1 + number * rounds + number_of_round)
         is_appended = False
         while not is_appended:
             with contextlib.suppress(CommitConflict):
@@ -41,23 +41,23 @@ def append(root: Path, number: int, rounds: int, ended: Event) -> None:
 
 
 def read(root: Path, number: int, rounds: int, ended: Event) -> None:
-    seen: list[int] = []
+    known_ids: list[int] = []
     while not ended.is_set():
         try:
             dataset = recordmill.open(root / "out", threads=1)
             ids = dataset.to_numpy()["id"].tolist()
-            # Another way to the same records.
+            # Single records are read in another way.
             assert dataset[len(ids) - 1]["id"] == ids[-1]
         except DataError as error:
-            # More than two commits have happened since it was opened.
+            # More than two commits have happened since the data set was opened.
             if "is gone" not in str(error):
                 raise
             continue
-        assert len(ids) >= len(seen)
-        assert ids[: len(seen)] == seen, "records have other numbers"
-        files = {one // ROWS for one in ids}
+        assert len(ids) >= len(known_ids)
+        assert ids[: len(known_ids)] == known_ids, "records have other numbers"
+        files = {number_id // ROWS for number_id in ids}
         assert len(ids) == len(set(ids)) == ROWS * len(files), "half a file"
-        seen = ids
+        known_ids = ids
 
 
 def clean(root: Path, number: int, rounds: int, ended: Event) -> None:
@@ -66,9 +66,9 @@ def clean(root: Path, number: int, rounds: int, ended: Event) -> None:
         time.sleep(0.01)
 
 
-def observed(work: Callable[..., None], root: Path, number: int, *rest: object) -> None:
+def run_and_report(work: Callable[..., None], root: Path, number: int, *arguments: object) -> None:
     try:
-        work(root, number, *rest)
+        work(root, number, *arguments)
     except BaseException:
         crash = traceback.format_exc()[-1500:]
         print(json.dumps({"who": f"{work.__name__} {number}", "crash": crash}), flush=True)
@@ -82,12 +82,12 @@ def main(folder: str, rounds: int) -> None:
     ended = context.Event()
     processes = {
         work: [
-            context.Process(target=observed, args=(work, root, number, rounds, ended))
+            context.Process(target=run_and_report, args=(work, root, number, rounds, ended))
             for number in range(count)
         ]
         for work, count in ((append, APPENDERS), (read, READERS), (clean, 1))
     }
-    for process in [one for group in processes.values() for one in group]:
+    for process in [member for group in processes.values() for member in group]:
         process.start()
     for process in processes[append]:
         process.join()
@@ -96,8 +96,10 @@ def main(folder: str, rounds: int) -> None:
         process.join()
     ids = recordmill.open(root / "out").to_numpy()["id"].tolist()
     assert sorted(ids) == list(range(ROWS * (1 + APPENDERS * rounds))), len(ids)
-    left = [name.name for name in (root / "out").iterdir() if name.name.startswith(("_run-", "."))]
-    assert not left, left
+    temporary_names = [
+        name.name for name in (root / "out").iterdir() if name.name.startswith(("_run-", "."))
+    ]
+    assert not temporary_names, temporary_names
     assert recordmill.verify(root / "out") == []
     print(json.dumps({"rounds": rounds, "generation": recordmill.log(root / "out")[-1].generation}))
 

@@ -1,5 +1,6 @@
-"""Builds and reads that are stopped at some changes of the file system leave OUT consistent;
-`.ci/faults` tries all.
+"""Stopped builds and reads leave OUT consistent.
+
+They are stopped at some changes of the file system. `.ci/faults` tries all changes.
 """
 
 import json
@@ -19,7 +20,7 @@ from recordmill.shards.verify import verify
 pytestmark = pytest.mark.sweep
 
 HERE = Path(__file__).parent
-# job, how it is stopped, every so many changes of some 60 (reads) and 115 (builds)
+# (job, way to stop it, step). Reads have about 60 changes, and builds about 115.
 SAMPLE = [
     ("reread-parquet", "kill", 9),
     ("reread-npy", "EIO", 17),
@@ -29,7 +30,7 @@ SAMPLE = [
     ("append", "kill", 23),
     ("append", "ENOSPC", 29),
 ]
-WHOLE = [
+ALL_CASES = [
     (job, how, 1)
     for job in (
         "build",
@@ -40,12 +41,12 @@ WHOLE = [
     )
     for how in ("kill", "EIO", "ENOSPC")
 ]
-CASES = WHOLE if os.environ.get("RECORDMILL_FAULTS") == "all" else SAMPLE
+CASES = ALL_CASES if os.environ.get("RECORDMILL_FAULTS") == "all" else SAMPLE
 
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The library that counts and fails, compiled."""
+    """The compiled library that counts the changes of files and lets them fail."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that lets system calls fail is compiled by gcc, on Linux")
@@ -62,11 +63,11 @@ def test_stop_at_any_change_of_the_file_system_leaves_out_consistent(
     shim: str, tmp_path: Path, job: str, how: str, step: int
 ) -> None:
     command = [sys.executable, str(HERE / "sweep.py"), job, how, str(tmp_path / "sweep"), str(step)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "LD_PRELOAD": shim}
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    *problems, last = map(json.loads, done.stdout.splitlines())
+    assert process.returncode == 0, process.stderr[-2000:]
+    *problems, last = map(json.loads, process.stdout.splitlines())
     assert not problems, "\n".join(map(str, problems[:5]))
     assert last["changes"] > 30
     assert last["cases"] > last["changes"] // step
@@ -74,20 +75,20 @@ def test_stop_at_any_change_of_the_file_system_leaves_out_consistent(
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("crowd", "whole", "sample"), [("crowd.py", 200, 3), ("growing_crowd.py", 50, 3)]
+    ("crowd", "all_rounds", "sample"), [("crowd.py", 200, 3), ("growing_crowd.py", 50, 3)]
 )
 def test_concurrent_builds_or_appends_leave_one_data_set_consistent(
-    tmp_path: Path, crowd: str, whole: int, sample: int
+    tmp_path: Path, crowd: str, all_rounds: int, sample: int
 ) -> None:
-    rounds = str(whole if CASES is WHOLE else sample)
+    rounds = str(all_rounds if CASES is ALL_CASES else sample)
     command = [sys.executable, str(HERE / crowd), str(tmp_path / "crowd"), rounds]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    *problems, _ = map(json.loads, done.stdout.splitlines())
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
+    *problems, _ = map(json.loads, process.stdout.splitlines())
     assert not problems, "\n".join(map(str, problems[:5]))
 
 
-# part: every so many of its bytes in the sample
+# By part: the distance between damaged bytes in the sample.
 PARTS = {
     "_manifests/*.json": 97,
     "manifest.json": 499,
@@ -99,8 +100,10 @@ PARTS = {
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
-    """old.csv and new.csv, the old data set in `template`, and a folder that is nobody's
-    business.
+    """Folder with two inputs, a data set and another folder.
+
+    The inputs are old.csv and new.csv. The data set is in `template`, and a build must not touch
+    the folder `beside`.
     """
     for name, letter in (("old", "x"), ("new", "y")):
         (tmp_path / f"{name}.csv").write_text(
@@ -112,8 +115,8 @@ def case(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused_by(source: Path, out: Path) -> str | None:
-    """What a build over OUT says; None if it is done."""
+def build_over(source: Path, out: Path) -> str | None:
+    """Builds over OUT. Returns the error message, or None if it succeeds."""
     try:
         recordmill.build(source, out, threads=1, name="x", overwrite=True)
     except RecordmillError as error:
@@ -127,21 +130,21 @@ def test_build_over_damaged_files_commits_or_keeps_every_old_byte(case: Path, pa
     out = case / "out"
     (path,) = (case / "template").glob(part)
     (folder,) = (path.name for path in (case / "template").glob("data-*"))
-    name, whole = path.relative_to(case / "template"), path.read_bytes()
-    built, step = 0, 1 if CASES is WHOLE else PARTS[part]
-    for data in damaged_copies(whole, step, 3 * step):
+    name, content = path.relative_to(case / "template"), path.read_bytes()
+    built, step = 0, 1 if CASES is ALL_CASES else PARTS[part]
+    for data in damaged_copies(content, step, 3 * step):
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(case / "template", out)
         (out / name).write_bytes(data)
-        before, refusal = tree(out), refused_by(case / "new.csv", out)
+        before, refusal = tree(out), build_over(case / "new.csv", out)
         if refusal is not None:
             assert refusal.strip(), data
             assert tree(out) == before, (data, refusal)
         else:
             built += 1
-            found = recordmill.open(out, threads=1).to_table()["b"].to_pylist()
-            assert sorted(found) == [f"y{i}" for i in range(5)], data
-            # whose folder a manifest no longer names, nobody may remove; `verify` names it
+            values = recordmill.open(out, threads=1).to_table()["b"].to_pylist()
+            assert sorted(values) == [f"y{i}" for i in range(5)], data
+            # No manifest names this folder any more. It is never removed, but `verify` reports it.
             stray = f"{out / folder}: belongs to no committed generation"
             assert [str(problem) for problem in verify(out, threads=1)] in ([], [stray]), data
         assert tree(case / "beside") == {"kept": b"kept"}

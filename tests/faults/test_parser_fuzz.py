@@ -1,5 +1,6 @@
-"""Every parser of foreign bytes returns a result or an error of our own for damaged copies of
-its seeds.
+"""Parsers of foreign bytes return a result or raise our own error.
+
+They parse damaged copies of their seeds.
 """
 
 import io
@@ -102,8 +103,9 @@ ACCOUNT = OutputCounts(
 
 
 def parquet_file(*fields: pa.Field) -> bytes:
-    """Two rows of columns of any of these fields; with Arrow's schema, which has what our own say
-    of them.
+    """Returns a Parquet file of two rows with columns of any of these fields.
+
+    It contains Arrow's schema with our metadata.
     """
     values = {pa.int64(): [0, 1], pa.string(): ["a", "b"], pa.list_(pa.float32()): [[1.5], []]}
     arrays = [pa.array(values.get(field.type, [None, None]), field.type) for field in fields]
@@ -245,7 +247,7 @@ def parse_frames(data: bytes) -> object:
     return scan_frames(np.frombuffer(data, np.uint8), source="a", is_final=True)
 
 
-def in_file(data: bytes, name: str, parse: Callable[[str], object]) -> object:
+def parse_as_file(data: bytes, name: str, parse: Callable[[str], object]) -> object:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         path.write_bytes(data)
@@ -275,29 +277,29 @@ def parse_numpy(path: str) -> object:
 
 
 def parse_parquet_field(data: bytes) -> object:
-    described = [field.with_metadata(dict.fromkeys(field.metadata or {}, data)) for field in FIELDS]
-    return in_file(parquet_file(*described), "a.parquet", parse_parquet)
+    fields = [field.with_metadata(dict.fromkeys(field.metadata or {}, data)) for field in FIELDS]
+    return parse_as_file(parquet_file(*fields), "a.parquet", parse_parquet)
 
 
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "image": parse_image,
     "schema": lambda data: from_pbtxt(data.decode("utf-8", "replace")),
-    "index": lambda data: in_file(
+    "index": lambda data: parse_as_file(
         data, "a.npy", lambda path: map_table(path, INDEX_DTYPE).tolist()
     ),
-    "members": lambda data: in_file(
+    "members": lambda data: parse_as_file(
         data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()
     ),
     "manifest": Manifest.from_json,
-    "features": lambda data: in_file(data, "features.json", read_hint),
-    "note": lambda data: in_file(data, "a.json", lambda path: load_json(OutputCounts, path)),
+    "features": lambda data: parse_as_file(data, "features.json", read_hint),
+    "note": lambda data: parse_as_file(data, "a.json", lambda path: load_json(OutputCounts, path)),
     "value": lambda data: Contents.count(pa.array([data], pa.binary())),
     "frames": parse_frames,
-    "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),
-    "numpy": lambda data: in_file(data, "a.npz", parse_numpy),
+    "parquet": lambda data: parse_as_file(data, "a.parquet", parse_parquet),
+    "numpy": lambda data: parse_as_file(data, "a.npz", parse_numpy),
     "parquet field": parse_parquet_field,
-    "csv": lambda data: in_file(data, "a.csv", parse_csv),
-    "jsonl": lambda data: in_file(data, "a.jsonl", parse_jsonl),
+    "csv": lambda data: parse_as_file(data, "a.csv", parse_csv),
+    "jsonl": lambda data: parse_as_file(data, "a.jsonl", parse_jsonl),
 }
 
 
@@ -306,22 +308,22 @@ def damaged(draw: st.DrawFn, kind: str) -> bytes:
     seeds = SEEDS[kind]
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, 5))):
-        at = draw(st.integers(0, len(data)))
-        how = draw(st.sampled_from(["flip", "cut", "token", "drop", "splice", "bytes"]))
-        if how == "flip" and at < len(data):
-            data[at] ^= draw(st.integers(1, 255))
-        elif how == "cut":
-            del data[at:]
-        elif how == "token":
+        position = draw(st.integers(0, len(data)))
+        damage = draw(st.sampled_from(["flip", "cut", "token", "drop", "splice", "bytes"]))
+        if damage == "flip" and position < len(data):
+            data[position] ^= draw(st.integers(1, 255))
+        elif damage == "cut":
+            del data[position:]
+        elif damage == "token":
             token = draw(st.sampled_from(TOKENS[kind]))
-            data[at : at + draw(st.sampled_from([0, len(token)]))] = token
-        elif how == "drop":
-            del data[at : at + draw(st.integers(1, 20))]
-        elif how == "splice":
-            other = draw(st.sampled_from(seeds))
-            data[at:] = other[draw(st.integers(0, len(other))) :]
+            data[position : position + draw(st.sampled_from([0, len(token)]))] = token
+        elif damage == "drop":
+            del data[position : position + draw(st.integers(1, 20))]
+        elif damage == "splice":
+            second_seed = draw(st.sampled_from(seeds))
+            data[position:] = second_seed[draw(st.integers(0, len(second_seed))) :]
         else:
-            data[at:at] = draw(st.binary(max_size=12))
+            data[position:position] = draw(st.binary(max_size=12))
     return bytes(data)
 
 

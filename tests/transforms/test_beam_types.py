@@ -1,4 +1,4 @@
-"""Collections of users have named and typed fields, or are refused."""
+"""Collections of users need named and typed fields, or are refused."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Beam YAML pipelines write and read data sets, and fields that cannot be features are refused."""
+"""Beam YAML pipelines write and read data sets.
+
+Fields that cannot be features are refused.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,12 +53,12 @@ def test_yaml_example_writes_a_data_set_and_the_provider_reads_it(tmp_path: Path
     ]
     assert data.schema["weights"] == Feature("weights", "float64", (None,), required=True)
     provider = ROOT / "transforms" / "beam_yaml_provider.yaml"
-    named = yaml.safe_load((ROOT / "examples" / "beam_yaml.yaml").read_text())["providers"]
-    assert yaml.safe_load(provider.read_text()) == named
+    providers = yaml.safe_load((ROOT / "examples" / "beam_yaml.yaml").read_text())["providers"]
+    assert yaml.safe_load(provider.read_text()) == providers
     (tmp_path / "read.yaml").write_text(READ.format(out=out, provider=provider))
     run(tmp_path / "read.yaml")
-    kept = recordmill.open(f"{out}-kept").to_table().to_pylist()
-    assert sorted(row["word"] for row in kept) == ["three", "two"]
+    rows = recordmill.open(f"{out}-kept").to_table().to_pylist()
+    assert sorted(row["word"] for row in rows) == ["three", "two"]
     assert load_manifest(f"{out}-kept").records == {"train": 2}
 
 

@@ -1,4 +1,4 @@
-"""The stages of a build may run twice or in several processes, with the result of one run."""
+"""Stages of a build may run twice or in several processes. The result is the same."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from recordmill.transforms.build_stages import (
 )
 
 
-@pytest.mark.parametrize("dies", ["put_if_absent", "finish_output"])
+@pytest.mark.parametrize("failing", ["put_if_absent", "finish_output"])
 def test_commit_that_died_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    inner = build_stages.commit_shared_build
+    commit_once = build_stages.commit_shared_build
 
     class DiedError(BaseException):
         pass
 
-    def twice(*args: Any) -> Any:
+    def die_then_commit(*args: Any) -> Any:
         args = (*args[:2], list(args[2]))
         with monkeypatch.context() as patched:
             patched.setattr(
-                runs if dies == "put_if_absent" else commit,
-                dies,
+                runs if failing == "put_if_absent" else commit,
+                failing,
                 lambda *args: (_ for _ in ()).throw(DiedError()),
             )
             with pytest.raises(DiedError):
-                inner(*args)
-        first = inner(*args)
-        assert inner(*args) == first
+                commit_once(*args)
+        first = commit_once(*args)
+        assert commit_once(*args) == first
         return first
 
-    monkeypatch.setattr(build_stages, "commit_shared_build", twice)
+    monkeypatch.setattr(build_stages, "commit_shared_build", die_then_commit)
     run_pipeline(tmp_path / "out")
     assert recordmill.verify(tmp_path / "out") == []
     assert load_manifest(tmp_path / "out").records == {"train": 50}
@@ -142,7 +142,7 @@ def test_plan_without_merges_is_not_loaded() -> None:
 
 
 class Folder:
-    """A folder of a job without a lease."""
+    """Folder of a job without a lease."""
 
     def work(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -168,7 +168,7 @@ def test_bundle_outputs_one_histogram_for_all_its_unit_groups(
     step, plan = IngestUnitGroup(), SimpleNamespace(job_folder=Folder())
     for groups, records in (((0, 1, 2), [3, 3]), ((2,), [2, 1])):
         step.start_bundle()
-        outputs = [one for group in groups for one in step.process(group, plan, Progress())]  # type: ignore[arg-type]
+        outputs = [output for group in groups for output in step.process(group, plan, Progress())]  # type: ignore[arg-type]
         assert outputs == [results[group] for group in groups]
         (tagged,) = step.finish_bundle()
         assert tagged.tag == HISTOGRAMS  # type: ignore[attr-defined]

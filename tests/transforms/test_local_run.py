@@ -1,4 +1,4 @@
-"""A pipeline in this process restores all that it changed in Beam and in the process."""
+"""A pipeline in this process restores all global settings that it changed."""
 
 import logging
 import threading
@@ -18,8 +18,8 @@ from recordmill.transforms.local_run import mark_own_pipelines
 pytest.importorskip("apache_beam")
 
 
-def of_the_process() -> dict[str, Any]:
-    """What others in this process would notice if it stayed changed."""
+def global_settings() -> dict[str, Any]:
+    """Returns the global settings that a pipeline must not leave changed."""
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils
 
@@ -58,16 +58,16 @@ def two_builds_at_once(out: Path) -> None:
     run_in_threads(build, out / "0", out / "1")
 
 
-@pytest.mark.parametrize("do", [build, build_that_fails, two_builds_at_once])
-def test_build_leaves_the_process_as_it_was(tmp_path: Path, do: Callable[[Path], None]) -> None:
-    before = of_the_process()
-    do(tmp_path / "out")
-    assert of_the_process() == before
+@pytest.mark.parametrize("run", [build, build_that_fails, two_builds_at_once])
+def test_build_leaves_the_process_as_it_was(tmp_path: Path, run: Callable[[Path], None]) -> None:
+    before = global_settings()
+    run(tmp_path / "out")
+    assert global_settings() == before
 
 
 def test_settings_of_beam_are_restored_by_their_last_user() -> None:
-    before = of_the_process()
-    first, second, far, later = (
+    before = global_settings()
+    first, second, first_silence, second_silence = (
         mark_own_pipelines(),
         mark_own_pipelines(),
         silence_engine_logs(),
@@ -75,32 +75,32 @@ def test_settings_of_beam_are_restored_by_their_last_user() -> None:
     )
     first.__enter__()
     assert logging.getLogger("apache_beam").level == logging.CRITICAL
-    assert all(of_the_process()[name] != before[name] for name in ("notebooks", "Beam's log"))
-    for entered in (far, second, later):
-        entered.__enter__()
-    during = of_the_process()
-    assert all(during[name] != before[name] for name in before)
-    for left in (first, far):
-        left.__exit__(None, None, None)
-    assert of_the_process() == during
-    for left in (second, later):
-        left.__exit__(None, None, None)
-    assert of_the_process() == before
+    assert all(global_settings()[name] != before[name] for name in ("notebooks", "Beam's log"))
+    for context in (first_silence, second, second_silence):
+        context.__enter__()
+    changed = global_settings()
+    assert all(changed[name] != before[name] for name in before)
+    for context_to_exit in (first, first_silence):
+        context_to_exit.__exit__(None, None, None)
+    assert global_settings() == changed
+    for context_to_exit in (second, second_silence):
+        context_to_exit.__exit__(None, None, None)
+    assert global_settings() == before
 
 
 def test_shared_context_is_entered_once_at_a_time_and_can_be_entered_again() -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     @shared_context
-    def noted() -> Iterator[None]:
-        seen.append("in")
+    def record_events() -> Iterator[None]:
+        events.append("in")
         yield
-        seen.append("out")
+        events.append("out")
 
     for _ in range(2):
-        with noted(), noted():
-            assert seen.pop() == "in"
-        assert seen.pop() == "out"
-    with pytest.raises(RuntimeError, match="on purpose"), noted():
+        with record_events(), record_events():
+            assert events.pop() == "in"
+        assert events.pop() == "out"
+    with pytest.raises(RuntimeError, match="on purpose"), record_events():
         raise RuntimeError("on purpose")
-    assert seen == ["in", "out"]
+    assert events == ["in", "out"]

@@ -1,4 +1,4 @@
-"""A probed worker reports its versions and the files that it does not see."""
+"""A probed worker reports its versions, and files that it doesn't see."""
 
 import json
 from pathlib import Path
@@ -22,18 +22,17 @@ from recordmill.transforms.probe import (
 
 
 def test_probe_of_a_worker_reports_what_it_does_not_see(tmp_path: Path) -> None:
-    there, token = tmp_path / "a.csv", tmp_path / "token"
-    there.write_text("x\n1\n")
+    path, token = tmp_path / "a.csv", tmp_path / "token"
+    path.write_text("x\n1\n")
     token.write_text("mine")
-    seen = probe_worker(0, ProbeRequest(str(token), "mine", ((str(there), 4),)))
-    assert (seen["out"], seen["inputs"]) == ("", "")
+    report = probe_worker(0, ProbeRequest(str(token), "mine", ((str(path), 4),)))
+    assert (report["out"], report["inputs"]) == ("", "")
     assert (
         "another folder of that name" in probe_worker(0, ProbeRequest(str(token), "yours"))["out"]
     )
     assert "No such file" in probe_worker(0, ProbeRequest(str(tmp_path / "none"), "x"))["out"]
     assert (
-        "4 bytes there, 5 here"
-        in probe_worker(0, ProbeRequest(inputs=((str(there), 5),)))["inputs"]
+        "4 bytes there, 5 here" in probe_worker(0, ProbeRequest(inputs=((str(path), 5),)))["inputs"]
     )
 
 
@@ -48,8 +47,8 @@ def test_versions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_report_fits_into_the_name_of_a_counter(tmp_path: Path) -> None:
     long_path = str(tmp_path / ("x" * 2000))
-    seen = probe_worker(0, ProbeRequest(long_path, "a", ((long_path, 1),)))
-    assert len(seen["out"]) == len(seen["inputs"]) == 300
+    report = probe_worker(0, ProbeRequest(long_path, "a", ((long_path, 1),)))
+    assert len(report["out"]) == len(report["inputs"]) == 300
 
 
 def test_reports_of_one_process_are_counted_once() -> None:

@@ -1,4 +1,4 @@
-"""ReadShards reads what WriteShards wrote."""
+"""ReadShards reads the data sets of WriteShards."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def test_read_shards_reads_what_write_shards_wrote(
 ) -> None:
     run_pipeline(tmp_path / "out")
     monkeypatch.chdir(tmp_path)
-    found: list[int] = []
+    values: list[int] = []
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         batches = pipeline | ReadShards("out", ["x"])
         assert batches.element_type.__name__ == "RecordBatch"
         _ = (
             batches
             | beam.Map(lambda batch: sorted(batch.column("x").to_pylist()))
-            | beam.Map(found.extend)
+            | beam.Map(values.extend)
         )
-    assert sorted(found) == list(range(50)) or not found  # the runner may hand over copies
+    assert sorted(values) == list(range(50)) or not values  # the runner may call copies of `extend`
     pipeline = beam.Pipeline(runner=FnApiRunner())
     batches = pipeline | ReadShards(["out"])
     _ = batches | WriteShards(str(tmp_path / "again"), X_SCHEMA)
@@ -42,17 +42,17 @@ def test_read_shards_reads_what_write_shards_wrote(
         == load_manifest(tmp_path / "out").parts[0].splits
     )
     counters = {
-        (one.key.step, one.key.metric.name): one.committed
-        for one in result.metrics().query()["counters"]
+        (counter.key.step, counter.key.metric.name): counter.committed
+        for counter in result.metrics().query()["counters"]
     }
     assert sum(count for (_, name), count in counters.items() if name == "records_read") == 100
     assert counters["WriteShards/Shard/MakeShards", "records_written"] == 50
-    for wrong, message in ((["y"], "no such feature"), (["x"], "no such file")):
+    for columns, message in ((["y"], "no such feature"), (["x"], "no such file")):
         with (
             pytest.raises(Exception, match=message),
             beam.Pipeline(runner=FnApiRunner()) as pipeline,
         ):
-            _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
+            _ = pipeline | ReadShards("out" if columns == ["y"] else "nothing", columns)
 
 
 def test_tasks_of_a_plan_contain_each_record_once(
@@ -66,8 +66,8 @@ def test_tasks_of_a_plan_contain_each_record_once(
     batches = [batch for number in numbers for batch in read_shards.read_task_batches(number, plan)]
     table = pa.Table.from_batches(batches)
     assert table.column_names == ["name", "id"]
-    whole = recordmill.open(out, split="train", columns=["name", "id"]).to_table()
-    assert table.sort_by("id").equals(whole.sort_by("id").cast(table.schema))
+    expected = recordmill.open(out, split="train", columns=["name", "id"]).to_table()
+    assert table.sort_by("id").equals(expected.sort_by("id").cast(table.schema))
 
 
 def test_local_inputs_are_absolute_for_workers(

@@ -1,5 +1,6 @@
-"""WriteShards in a user's pipeline writes the same shards for any bundles or retries, and
-rejects rows that don't fit.
+"""WriteShards in a user's pipeline writes the same shards for any bundles or retries.
+
+It rejects rows that don't fit the schema.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ def write(
     assert not out.exists()
     pipeline.run().wait_until_finish()
     part = load_manifest(out).parts[0]
-    assert flags or not list(
-        out.glob("_run-*")
-    )  # a start that was repeated leaves one to its lease
+    # If the start was repeated, a run stays until its lease has expired.
+    assert flags or not list(out.glob("_run-*"))
     return {
         shard.name: (out / part.folder / shard.name).read_bytes()
         for _, _, shard in load_manifest(out).shards()
@@ -56,9 +56,9 @@ def write(
 
 def test_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
     write(rows(1000), tmp_path / "out", num_shards=3, splits={"a": 0.5, "b": 0.5})
-    read = recordmill.open(tmp_path / "out").to_table().to_pylist()
-    assert [row["x"] for row in read] != list(range(1000))
-    assert sorted(read, key=lambda row: row["x"]) == [
+    records = recordmill.open(tmp_path / "out").to_table().to_pylist()
+    assert [row["x"] for row in records] != list(range(1000))
+    assert sorted(records, key=lambda row: row["x"]) == [
         {"x": i, "text": f"row {i}" if i % 3 else None} for i in range(1000)
     ]
     assert recordmill.verify(tmp_path / "out") == []
@@ -67,18 +67,20 @@ def test_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
 @pytest.mark.sweep
 def test_same_records_give_the_same_shards_for_any_bundles(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", num_shards=3)
-    again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3)
-    repeated = write(
+    reversed_shards = write(
+        list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3
+    )
+    repeated_shards = write(
         rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), num_shards=3
     )
-    assert expected == again == repeated
+    assert expected == reversed_shards == repeated_shards
 
 
 def test_rows_that_do_not_fit_are_rejected_within_max_rejects(tmp_path: Path) -> None:
-    wrong = [*rows(50), {"text": "no x"}]
+    mixed_rows = [*rows(50), {"text": "no x"}]
     with pytest.raises(Exception, match="1 of 51 records was rejected"):
-        write(wrong, tmp_path / "out")
-    write(wrong, tmp_path / "allowed", max_rejects=1)
+        write(mixed_rows, tmp_path / "out")
+    write(mixed_rows, tmp_path / "allowed", max_rejects=1)
     manifest = load_manifest(tmp_path / "allowed")
     assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 1)
     assert "x" in (tmp_path / "allowed" / manifest.rejects["files"][0]).read_text()
@@ -108,8 +110,8 @@ def test_dicts_of_wrong_types_are_rejected_and_other_rows_are_written(
         )
     manifest = load_manifest(tmp_path / "out")
     assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 6)
-    read = recordmill.open(tmp_path / "out").to_table().to_pylist()
-    assert sorted(row["x"] for row in read) == list(range(50))
+    records = recordmill.open(tmp_path / "out").to_table().to_pylist()
+    assert sorted(row["x"] for row in records) == list(range(50))
     texts = (tmp_path / "out" / manifest.rejects["files"][0]).read_text()
     for expected in ("ten", "did you mean text?", "not a dict", "the schema has string"):
         assert expected in texts
@@ -138,13 +140,17 @@ def test_label_of_text_gives_the_class_numbers_and_shards_of_a_build(
             | WriteShards(str(tmp_path / "beam"), SCHEMA, label="text")
         )
     recordmill.build(pets, tmp_path / "build", label="text")
-    written, built = (recordmill.open(tmp_path / name) for name in ("beam", "build"))
-    assert written.schema["text"].classes == built.schema["text"].classes == ("Zebra", "cat", "dog")
-    read, expected = (
-        sorted(dataset.to_table().to_pylist(), key=lambda row: row["x"])
-        for dataset in (written, built)
+    pipeline_set, build_set = (recordmill.open(tmp_path / name) for name in ("beam", "build"))
+    assert (
+        pipeline_set.schema["text"].classes
+        == build_set.schema["text"].classes
+        == ("Zebra", "cat", "dog")
     )
-    assert read == expected
+    records, expected = (
+        sorted(dataset.to_table().to_pylist(), key=lambda row: row["x"])
+        for dataset in (pipeline_set, build_set)
+    )
+    assert records == expected
     assert recordmill.verify(tmp_path / "beam") == []
 
 
@@ -179,7 +185,9 @@ def test_batches_of_other_integer_widths_are_cast_to_the_schema(tmp_path: Path) 
     ]
 
 
-def put(batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA) -> list[dict[str, Any]]:
+def write_batches(
+    batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA
+) -> list[dict[str, Any]]:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create(batches) | WriteShards(str(out), schema)
     return sorted(recordmill.open(out).to_table().to_pylist(), key=lambda row: row["x"])
@@ -199,19 +207,21 @@ def test_batch_with_missing_additional_or_mistyped_column_is_an_error(tmp_path: 
         ),
     ):
         with pytest.raises(Exception, match=message):
-            put([pa.record_batch(columns)], tmp_path / "out")
+            write_batches([pa.record_batch(columns)], tmp_path / "out")
     with pytest.raises(Exception, match=r"column 'text' is int64, but the schema has string"):
         write([{"x": 1, "text": 1}], tmp_path / "numbers")
     with pytest.raises(
         Exception, match=r"a batch has the column 'txt', which .* did you mean text\?"
     ):
         write([{"x": 1, "txt": "a"}], tmp_path / "misspelled")
-    nulls, cast = pa.nulls(2), pc.cast(x, "string")  # what the messages say
+    nulls, cast = pa.nulls(2), pc.cast(x, "string")  # the remedies in the messages
     assert [
-        row["text"] for row in put([pa.record_batch({"x": x, "text": nulls})], tmp_path / "nulls")
+        row["text"]
+        for row in write_batches([pa.record_batch({"x": x, "text": nulls})], tmp_path / "nulls")
     ] == [None, None]
     assert [
-        row["text"] for row in put([pa.record_batch({"x": x, "text": cast})], tmp_path / "cast")
+        row["text"]
+        for row in write_batches([pa.record_batch({"x": x, "text": cast})], tmp_path / "cast")
     ] == ["1", "2"]
 
 
@@ -220,14 +230,17 @@ def test_class_numbers_are_mapped_by_class_name(tmp_path: Path) -> None:
         (Feature("x", "int64"), Feature("label", "int64", (), False, ("bird", "cat", "dog"))),
         "label",
     )
-    own = to_arrow(Schema((schema["x"], Feature("label", "int64", (), False, ("dog", "cat")))))
+    arrow_schema = to_arrow(
+        Schema((schema["x"], Feature("label", "int64", (), False, ("dog", "cat"))))
+    )
     batches = [
-        pa.record_batch([pa.array([1, 2]), pa.array([0, 1])], schema=own),
+        pa.record_batch([pa.array([1, 2]), pa.array([0, 1])], schema=arrow_schema),
         pa.record_batch({"x": pa.array([3, 4]), "label": pa.array(["bird", "cat"])}),
         pa.record_batch({"x": pa.array([5]), "label": pa.array([2])}),
     ]
     assert [
-        schema["label"].classes[row["label"]] for row in put(batches, tmp_path / "out", schema)
+        schema["label"].classes[row["label"]]
+        for row in write_batches(batches, tmp_path / "out", schema)
     ] == [  # type: ignore[index]
         "dog",
         "cat",
@@ -288,12 +301,12 @@ def test_remains_of_a_failed_pipeline_are_removed_after_its_lease(
     out = tmp_path / "out"
     with pytest.raises(Exception, match="rejected"):
         write([{"text": "no x"}], out)
-    (left,) = out.glob("_run-*")
-    for path in left.rglob("*"):
+    (run_path,) = out.glob("_run-*")
+    for path in run_path.rglob("*"):
         os.utime(path, (0, 0))
     recordmill.build({"x": [1, 2, 3]}, out)
     assert load_manifest(out).records == {"train": 3}
-    assert not left.exists()
+    assert not run_path.exists()
 
 
 @pytest.mark.sweep
@@ -302,25 +315,25 @@ def test_manifest_holds_the_options_and_the_fingerprint_depends_on_the_records(
 ) -> None:
     write(rows(50), tmp_path / "one", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
     write(rows(51), tmp_path / "other", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
-    one, other = load_manifest(tmp_path / "one"), load_manifest(tmp_path / "other")
-    assert one.options["splits"] == {"a": 0.5, "b": 0.5}
-    assert (one.options["split_by"], one.options["num_shards"]) == ("x", 2)
-    assert {**one.options, "name": "other"} == other.options
-    assert one.fingerprint != other.fingerprint
+    first, second = load_manifest(tmp_path / "one"), load_manifest(tmp_path / "other")
+    assert first.options["splits"] == {"a": 0.5, "b": 0.5}
+    assert (first.options["split_by"], first.options["num_shards"]) == ("x", 2)
+    assert {**first.options, "name": "other"} == second.options
+    assert first.fingerprint != second.fingerprint
 
 
-# Steps that an engine runs twice, in one process or several, at once or after a death
+# Engines may run a step twice, in one process or several, at once or after a crash.
 @pytest.mark.sweep
 def test_run_started_in_another_process_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = write_shards.start_run(WriteShards(str(out), X_SCHEMA))
     before = find_files(first.job_folder.run_path())
-    other = multiprocessing.get_context("spawn").Process(target=start_run, args=(str(out),))
-    other.start()
-    other.join()
-    assert other.exitcode == 0
+    process = multiprocessing.get_context("spawn").Process(target=start_run, args=(str(out),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     runs = [name for name in list_names(out) if name.startswith("_run-")]
-    assert len(runs) == 2  # the other's is its own, and is left to its lease
+    assert len(runs) == 2  # the second run stays until its lease has expired
     assert find_files(first.job_folder.run_path()) == before
 
 
@@ -333,7 +346,7 @@ def test_relative_inputs_are_resolved_when_the_pipeline_is_built(
     (tmp_path / "list.txt").write_text(f"{shard.relative_to(tmp_path)}\n")
     monkeypatch.chdir(tmp_path)
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    given = (
+    inputs_of_steps = (
         "out",
         Path("out"),
         f"file://{tmp_path}/out",
@@ -341,7 +354,7 @@ def test_relative_inputs_are_resolved_when_the_pipeline_is_built(
         "@list.txt",
         ["./out"],
     )
-    for number, inputs in enumerate(given):
+    for number, inputs in enumerate(inputs_of_steps):
         _ = pipeline | f"{number}" >> ReadShards(inputs)
     monkeypatch.chdir("/")
     result = pipeline.run()
@@ -349,7 +362,7 @@ def test_relative_inputs_are_resolved_when_the_pipeline_is_built(
     counters = result.metrics().query(beam.metrics.MetricsFilter().with_name("records_read"))[
         "counters"
     ]
-    assert [one.committed for one in counters] == [50] * len(given)
+    assert [counter.committed for counter in counters] == [50] * len(inputs_of_steps)
 
 
 def test_windowed_or_mistyped_collections_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of transforms."""
+"""Fixtures for the tests of transforms."""
 
 from kit.transform_sets import inputs, out, raw
 

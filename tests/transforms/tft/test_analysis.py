@@ -1,5 +1,6 @@
-"""Builds with a transform equal NumPy over the training split alone, however they run; errors
-name their place.
+"""Builds with a transform equal NumPy over the training split alone.
+
+The result doesn't depend on threads, and errors name their place.
 """
 
 import json
@@ -46,27 +47,31 @@ def table(out: Path, split: str) -> Any:
 def test_transformed_numbers_equal_numpy_over_the_train_split(
     out: Path, raw: Any, split: str
 ) -> None:
-    made, before, train = table(out, split), raw[split], raw["train"]
-    assert made.num_rows == before.num_rows > 0
+    transformed, before, train = table(out, split), raw[split], raw["train"]
+    assert transformed.num_rows == before.num_rows > 0
     np.testing.assert_array_max_ulp(
-        made["age"].to_numpy(), zscore(before["age"].to_numpy(), train["age"].to_numpy()), maxulp=1
+        transformed["age"].to_numpy(),
+        zscore(before["age"].to_numpy(), train["age"].to_numpy()),
+        maxulp=1,
     )
     fare = np.log1p(np.nan_to_num(before["fare"].to_numpy().astype(np.float64))).astype(np.float32)
-    np.testing.assert_array_max_ulp(made["fare"].to_numpy(), fare, maxulp=1)
-    miles, fitted = (
+    np.testing.assert_array_max_ulp(transformed["fare"].to_numpy(), fare, maxulp=1)
+    miles, train_miles = (
         before["miles"].to_numpy().astype(np.float64),
         train["miles"].to_numpy().astype(np.float64),
     )
-    expected = ((miles - fitted.min()) / (fitted.max() - fitted.min())).astype(np.float32)
-    np.testing.assert_array_max_ulp(made["miles"].to_numpy(), expected, maxulp=1)
+    expected = ((miles - train_miles.min()) / (train_miles.max() - train_miles.min())).astype(
+        np.float32
+    )
+    np.testing.assert_array_max_ulp(transformed["miles"].to_numpy(), expected, maxulp=1)
 
 
 def test_vocabulary_is_ordered_by_frequency_in_the_train_split(out: Path, raw: Any) -> None:
     top = words(raw["train"]["city"].to_pylist())[:5]
     for split in ("train", "validation"):
-        made, before = table(out, split)["city"].to_pylist(), raw[split]["city"].to_pylist()
-        assert None in made
-        for index, city in zip(made, before, strict=True):
+        indices, before = table(out, split)["city"].to_pylist(), raw[split]["city"].to_pylist()
+        assert None in indices
+        for index, city in zip(indices, before, strict=True):
             assert (
                 index is None
                 if city is None
@@ -91,8 +96,8 @@ def test_bucket_boundaries_are_within_the_bound_of_the_sketch(out: Path, raw: An
     boundaries = load_manifest(out).transform["found"]["age_group"]["boundaries"]
     age = raw["train"]["age"].to_numpy()
     for place, boundary in enumerate(boundaries, start=1):
-        below, upto = np.mean(age < boundary), np.mean(age <= boundary)
-        assert below - 0.01 <= place / 4 <= upto + 0.01
+        share_below, share_up_to = np.mean(age < boundary), np.mean(age <= boundary)
+        assert share_below - 0.01 <= place / 4 <= share_up_to + 0.01
     for split in ("train", "validation"):
         expected = np.searchsorted(boundaries, raw[split]["age"].to_numpy(), side="right")
         np.testing.assert_array_equal(table(out, split)["age_group"].to_numpy(), expected)
@@ -123,11 +128,11 @@ def test_bits_of_a_row_do_not_depend_on_its_batch(out: Path, inputs: Path, raw: 
     manifest = load_manifest(out)
     saved = restore_transform(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
     batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
-    whole, refused = saved.apply(batch)
-    assert not refused
+    expected, rejects = saved.apply(batch)
+    assert not rejects
     for first, count in ((0, 1), (1, 15), (16, 17), (33, 104)):
         part, _ = saved.apply(batch.slice(first, count))
-        assert part.equals(whole.slice(first, count))
+        assert part.equals(expected.slice(first, count))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +149,8 @@ def test_given_transform_gives_the_same_bytes_however_the_build_runs(
 ) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
     assert shard_bytes(tmp_path / "again") == shard_bytes(out)
-    again, before = load_manifest(tmp_path / "again"), load_manifest(out)
-    assert (again.transform, again.schema) == (before.transform, before.schema)
+    second, first = load_manifest(tmp_path / "again"), load_manifest(out)
+    assert (second.transform, second.schema) == (first.transform, first.schema)
     assert recordmill.verify(tmp_path / "again") == []
 
 
@@ -179,7 +184,7 @@ def returns_a_number(inputs):
 
 def test_build_with_a_function_of_the_user(inputs: Path, raw: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
-    done = build(
+    result = build(
         inputs,
         tmp_path / "out",
         splits=SPLITS,
@@ -187,13 +192,13 @@ def test_build_with_a_function_of_the_user(inputs: Path, raw: Any, tmp_path: Pat
         transform=tmp_path / "mine.py",
         keep_raw=True,
     )
-    schema = done.schema
-    described = {
+    schema = result.schema
+    descriptions = {
         feature.name: feature.describe()
         for feature in schema
         if not feature.name.startswith("raw/")
     }
-    assert described == {
+    assert descriptions == {
         "id": "int64",
         "age": "float32",
         "fare": "float32",
@@ -210,16 +215,16 @@ def test_build_with_a_function_of_the_user(inputs: Path, raw: Any, tmp_path: Pat
         "raw/note",
         "raw/kind",
     }
-    made = table(tmp_path / "out", "validation")
+    transformed = table(tmp_path / "out", "validation")
     before = raw["validation"]
-    assert made["raw/fare"].equals(before["fare"])
+    assert transformed["raw/fare"].equals(before["fare"])
     np.testing.assert_allclose(
-        made["age"].to_numpy(),
+        transformed["age"].to_numpy(),
         zscore(before["age"].to_numpy(), raw["train"]["age"].to_numpy()),
         rtol=1e-4,
         atol=1e-6,
     )
-    assert made["fare"].to_pylist() == [
+    assert transformed["fare"].to_pylist() == [
         -1.0 if fare is None else fare for fare in before["fare"].to_pylist()
     ]
     assert load_manifest(tmp_path / "out").transform["given"] == "mine.py"
@@ -256,11 +261,11 @@ def test_rows_that_a_transform_refuses_are_rejects_without_values(tmp_path: Path
     photo = encode_image("PNG", Image.new("RGB", (6, 5), (0, 128, 255)))
     photos = [photo if i % 50 != 7 else b"secret, and no image" for i in range(200)]
     data = {"id": np.arange(200), "photo": photos}
-    declared = {"photo": {"image": {"resize": [2, 3], "scale": 1 / 255}}}
+    steps = {"photo": {"image": {"resize": [2, 3], "scale": 1 / 255}}}
     with pytest.raises(TooManyRejects, match="4 of 200 records were rejected"):
-        build(data, tmp_path / "none", transform=declared)
-    done = build(data, tmp_path / "out", transform=declared, max_rejects=4)
-    rejects = rejects_of(done)
+        build(data, tmp_path / "none", transform=steps)
+    result = build(data, tmp_path / "out", transform=steps, max_rejects=4)
+    rejects = rejects_of(result)
     assert sorted(reject["place"] for reject in rejects) == [
         "record 107",
         "record 157",
@@ -269,10 +274,10 @@ def test_rows_that_a_transform_refuses_are_rejects_without_values(tmp_path: Path
     ]
     assert {reject["reason"] for reject in rejects} == {"transform"}
     assert "secret" not in json.dumps(rejects)
-    made = recordmill.open(tmp_path / "out")
-    assert made.schema["photo"].describe() == "float32 [2, 3, 3]"
-    np.testing.assert_allclose(made.to_numpy()["photo"][0, 0, 0], [0, 128 / 255, 1])
-    assert len(made) == 196
+    dataset = recordmill.open(tmp_path / "out")
+    assert dataset.schema["photo"].describe() == "float32 [2, 3, 3]"
+    np.testing.assert_allclose(dataset.to_numpy()["photo"][0, 0, 0], [0, 128 / 255, 1])
+    assert len(dataset) == 196
 
 
 ASSERTS = """
@@ -302,10 +307,10 @@ def test_assertion_of_a_transform_fails_the_fit_and_rejects_other_rows(
         )
     assert "51" not in str(error.value)
     build(tmp_path / "young.csv", tmp_path / "out", transform=tmp_path / "asserts.py")
-    done = build(
+    result = build(
         tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2
     )
-    rejects = rejects_of(done)
+    rejects = rejects_of(result)
     assert sorted(reject["place"] for reject in rejects) == ["line 52, row 50", "line 53, row 51"]
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 
@@ -344,35 +349,35 @@ def test_fit_ignores_values_that_are_not_finite_and_notes_them(
         "word": ["", "a\nb", *["a", "b"] * 499],
     }
     steps = {"large": "many", "larger": "more", "z": "x", "m": "x"}
-    declared: dict[str, Any] = {name: {"from": source} for name, source in steps.items()}
+    transform: dict[str, Any] = {name: {"from": source} for name, source in steps.items()}
     for name, step in (
         ("large", {"bucketize": 4}),
         ("larger", {"bucketize": 4}),
         ("z", "zscore"),
         ("m", "minmax"),
     ):
-        declared[name] |= step if isinstance(step, dict) else {step: True}
-    made = build(
-        data, tmp_path / "out", transform={**declared, "word": "vocabulary", "many": "keep"}
+        transform[name] |= step if isinstance(step, dict) else {step: True}
+    result = build(
+        data, tmp_path / "out", transform={**transform, "word": "vocabulary", "many": "keep"}
     )
-    found = recordmill.open(made.out).to_table().sort_by("many")
+    rows = recordmill.open(result.out).to_table().sort_by("many")
     for name in ("large", "larger"):
-        assert np.bincount(found[name].to_numpy(), minlength=4) == pytest.approx(250, abs=10)
+        assert np.bincount(rows[name].to_numpy(), minlength=4) == pytest.approx(250, abs=10)
     finite = floats[2:]
-    np.testing.assert_array_equal(found["m"].to_numpy()[2:], ((finite - 2) / 997).astype("f4"))
-    np.testing.assert_allclose(found["z"].to_numpy()[2:], zscore(finite, finite), rtol=1e-6)
-    assert np.isnan(found["m"].to_numpy()[0])
-    assert found["word"].to_pylist()[:2] == [2, 2]
-    counts = load_manifest(made.out).transform["found"]
+    np.testing.assert_array_equal(rows["m"].to_numpy()[2:], ((finite - 2) / 997).astype("f4"))
+    np.testing.assert_allclose(rows["z"].to_numpy()[2:], zscore(finite, finite), rtol=1e-6)
+    assert np.isnan(rows["m"].to_numpy()[0])
+    assert rows["word"].to_pylist()[:2] == [2, 2]
+    counts = load_manifest(result.out).transform["found"]
     assert (counts["z"]["nonfinite"], counts["m"]["nonfinite"], counts["word"]["unlisted"]) == (
         2,
         2,
         2,
     )
-    said = "\n".join(note for note in made.notes if note.startswith("transform: feature"))
-    assert "'z': 2 values are NaN or infinite" in said
-    assert "'word': 2 words are empty or contain a line break" in said
-    assert "'large'" not in said
+    notes = "\n".join(note for note in result.notes if note.startswith("transform: feature"))
+    assert "'z': 2 values are NaN or infinite" in notes
+    assert "'word': 2 words are empty or contain a line break" in notes
+    assert "'large'" not in notes
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Steps return the values of their definition. Rows outside of their domain are rejects."""
+"""Steps return the values of their definitions, and refuse rows outside of their domains."""
 
 import json
 from pathlib import Path
@@ -39,10 +39,10 @@ def test_values_of_clip_hash_tokenize_and_vocabulary(tmp_path: Path) -> None:
     import tensorflow as tf
 
     texts = ["Ab c", "x-y", "x-y", "Ab c", "Ab c", "é", "q Q"]
-    whole = [-3, 0, 1, 5, 6, 2**62, -(2**62)]
+    integers = [-3, 0, 1, 5, 6, 2**62, -(2**62)]
     data = {
         "n": 1_700_000_000 + np.arange(7),
-        "i": np.array(whole),
+        "i": np.array(integers),
         "f": np.array([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, -1.0]),
         "m": [None, 1, 2, 3, 4, None, 2**53 + 1],
         "s": texts,
@@ -54,26 +54,26 @@ def test_values_of_clip_hash_tokenize_and_vocabulary(tmp_path: Path) -> None:
     def column(name: str) -> list[Any]:
         return [row[name] for row in rows]
 
-    assert column("exact") == [1_700_000_000 + one for one in (1, 1, 2, 3, 3, 3, 3)]
+    assert column("exact") == [1_700_000_000 + number for number in (1, 1, 2, 3, 3, 3, 3)]
     assert column("inner") == [1, 1, 1, 5, 5, 5, 1]
-    assert column("open") == [min(one, 2) for one in whole]
+    assert column("open") == [min(number, 2) for number in integers]
     assert column("real") == [
-        float(np.float32(one)) for one in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)
+        float(np.float32(number)) for number in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)
     ]
     assert column("some") == [None, 1, 2, 3, 3, None, 3]
     assert column("filled") == [10**15, 1, 2, 3, 4, 10**15, 2**53 + 1]
     assert column("bucket") == tf.strings.to_hash_bucket_fast(texts, 7).numpy().tolist()
     assert (
         column("numbers")
-        == tf.strings.to_hash_bucket_fast([str(one) for one in whole], 5).numpy().tolist()
+        == tf.strings.to_hash_bucket_fast([str(number) for number in integers], 5).numpy().tolist()
     )
     assert column("words") == [text.lower().split() for text in texts]
     assert column("parts") == [text.split("-") for text in texts]
     assert column("frequent") == [0 if text == "Ab c" else -1 for text in texts]
-    known = column("known")
-    assert [one == 0 for one in known] == [text == "Ab c" for text in texts]
-    assert {one for one in known if one} <= {1, 2}
-    assert known[1] == known[2]
+    numbers = column("known")
+    assert [number == 0 for number in numbers] == [text == "Ab c" for text in texts]
+    assert {number for number in numbers if number} <= {1, 2}
+    assert numbers[1] == numbers[2]
 
 
 SPARSE = """
@@ -101,8 +101,8 @@ def without_gaps(inputs):
 def test_sparse_outputs_become_optional_values_or_lists_or_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SPARSE)
     data = {"id": np.arange(1, 5), "m": [None, 10, None, 30]}
-    done = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
-    assert {feature.name: (feature.describe(), feature.required) for feature in done.schema} == {
+    result = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
+    assert {feature.name: (feature.describe(), feature.required) for feature in result.schema} == {
         "id": ("int64", True),
         "double": ("int64", False),
         "one": ("int64", False),
@@ -119,7 +119,9 @@ def test_sparse_outputs_become_optional_values_or_lists_or_are_refused(tmp_path:
         build(data, tmp_path / "gaps", transform=f"{tmp_path / 'mine.py'}:with_gaps")
     build(data, tmp_path / "dense", transform=f"{tmp_path / 'mine.py'}:without_gaps")
     rows = recordmill.open(tmp_path / "dense").to_table().sort_by("id").to_pylist()
-    assert [row["gaps"] for row in rows] == [[0, one + 1, 0, one + 1] for one in (1, 2, 3, 4)]
+    assert [row["gaps"] for row in rows] == [
+        [0, number + 1, 0, number + 1] for number in (1, 2, 3, 4)
+    ]
 
 
 def test_value_outside_the_domain_of_a_step_is_a_reject(tmp_path: Path) -> None:
@@ -129,15 +131,16 @@ def test_value_outside_the_domain_of_a_step_is_a_reject(tmp_path: Path) -> None:
         "o": [0, 1, 1, 2**40, 2, -1, 5, 2],
         "b": [0.5, 1.0, 1.0, 2.0, 2.5, 1.0, 1.0, float("nan")],
     }
-    declared = {"l": "log1p", "o": {"one_hot": 3}, "b": {"bucketize": 2}}
-    made = build(data, tmp_path / "out", transform=declared, max_rejects=6)
-    assert sorted(recordmill.open(made.out).to_table()["id"].to_pylist()) == [
+    steps = {"l": "log1p", "o": {"one_hot": 3}, "b": {"bucketize": 2}}
+    result = build(data, tmp_path / "out", transform=steps, max_rejects=6)
+    # log1p accepts NaN.
+    assert sorted(recordmill.open(result.out).to_table()["id"].to_pylist()) == [
         0,
         4,
-    ]  # NaN stays what it was
+    ]
     reasons = [
         json.loads(line)["message"]
-        for path in made.rejects
+        for path in result.rejects
         for line in Path(path).read_text().splitlines()
     ]
     assert sorted(reasons) == sorted(
@@ -153,9 +156,9 @@ def apply(steps: Any, feature: Feature, tensor: Any) -> Any:
     return DeclaredFunction(declare_transform({"x": steps}, Schema((feature,))))({"x": tensor})["x"]
 
 
-def sparse(*values: Any, rows: int, at: list[int]) -> Any:
-    """A SparseTensor with one value in each row of `at`."""
-    return tf.SparseTensor([[row, 0] for row in at], list(values), [rows, 1])
+def sparse(*values: Any, rows: int, positions: list[int]) -> Any:
+    """Returns a SparseTensor with one value in each row of `positions`."""
+    return tf.SparseTensor([[row, 0] for row in positions], list(values), [rows, 1])
 
 
 FLOAT = Feature("x", "float32", required=True)
@@ -174,7 +177,7 @@ def test_step_keeps_the_layout_of_the_tensor() -> None:
         clip, Feature("x", "float32", (None,)), tf.ragged.constant([[2.0], [], [-1.0, 0.5]])
     )
     assert lists.to_list() == [[1.0], [], [0.0, 0.5]]
-    gaps = apply(clip, Feature("x", "float32"), sparse(5.0, rows=3, at=[1]))
+    gaps = apply(clip, Feature("x", "float32"), sparse(5.0, rows=3, positions=[1]))
     assert (gaps.indices.numpy().tolist(), gaps.values.numpy().tolist()) == ([[1, 0]], [1.0])
 
 
@@ -185,11 +188,11 @@ def test_large_integers_are_clipped_exactly() -> None:
 
 
 def test_missing_value_is_imputed() -> None:
-    tensor = sparse(3.0, 4.0, rows=4, at=[0, 2])
+    tensor = sparse(3.0, 4.0, rows=4, positions=[0, 2])
     assert apply({"impute": -1.5}, Feature("x", "float32"), tensor).numpy().tolist() == [3, -1.5, 4, -1.5]  # fmt: skip
-    words = sparse("a", rows=2, at=[1])
+    words = sparse("a", rows=2, positions=[1])
     assert apply({"impute": "none"}, Feature("x", "string"), words).numpy().tolist() == [b"none", b"a"]  # fmt: skip
-    numbers = sparse(7, rows=2, at=[0])
+    numbers = sparse(7, rows=2, positions=[0])
     filled = apply({"impute": 0.5}, Feature("x", "int32"), tf.cast(numbers, tf.int64))
     assert filled.numpy().tolist() == [7.0, 0.5]
 
@@ -198,7 +201,7 @@ def test_text_is_divided_into_words() -> None:
     text = tf.constant(["Ä b  C", ""])
     lower = apply({"tokenize": {"lower": True}}, Feature("x", "string", required=True), text)
     assert lower.to_list() == [["ä".encode(), b"b", b"c"], []]
-    missing = apply("tokenize", Feature("x", "string"), sparse("a b", rows=2, at=[1]))
+    missing = apply("tokenize", Feature("x", "string"), sparse("a b", rows=2, positions=[1]))
     assert missing.to_list() == [[], [b"a", b"b"]]
 
 

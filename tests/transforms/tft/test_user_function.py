@@ -1,5 +1,6 @@
-"""A failing user function is reported with its own line, without values; it is sent to workers
-by value.
+"""An error in a user function is reported with its line, and without values.
+
+The function is sent to workers by value.
 """
 
 import json
@@ -47,9 +48,9 @@ def parses(inputs):
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "mine.py"
-    made.write_text(MODULE)
-    return made
+    module_path = tmp_path / "mine.py"
+    module_path.write_text(MODULE)
+    return module_path
 
 
 def test_pickled_function_runs_in_another_process_without_its_module(path: Path) -> None:
@@ -57,12 +58,14 @@ def test_pickled_function_runs_in_another_process_without_its_module(path: Path)
 
     function = load_function(str(path))
     register_pickling_by_value(function)
-    sent = pickler.dumps(function)
+    pickled = pickler.dumps(function)
     path.unlink()
-    code = f"from apache_beam.internal import pickler; print(pickler.loads({sent!r})({{'x': 2}}))"
-    done = run_python("-c", code, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "{'y': 42}\n"
+    code = (
+        f"from apache_beam.internal import pickler; print(pickler.loads({pickled!r})({{'x': 2}}))"
+    )
+    process = run_python("-c", code, check=False, timeout=300)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert process.stdout == "{'y': 42}\n"
 
 
 def test_global_that_cannot_be_pickled_is_refused_by_name_before_the_build(
@@ -102,19 +105,19 @@ def test_module_that_fails_is_reported_with_line_and_error(
 @pytest.mark.sweep
 def test_failed_analysis_does_not_reveal_values_of_records(path: Path, tmp_path: Path) -> None:
     data = {"x": list(range(40)), "text": ["7"] * 39 + ["a secret"]}
-    with pytest.raises(DataError, match="the transform can't be fitted on split 'train'") as caught:
+    with pytest.raises(DataError, match="the transform can't be fitted on split 'train'") as error:
         build(data, tmp_path / "out", transform=f"{path}:parses")
-    assert "secret" not in str(caught.value)
-    assert caught.value.__suppress_context__
+    assert "secret" not in str(error.value)
+    assert error.value.__suppress_context__
     assert not (tmp_path / "out").exists()
-    done = recordmill.build(
+    result = recordmill.build(
         {**data, "text": ["7"] * 40}, tmp_path / "out", transform=f"{path}:parses"
     )
-    assert recordmill.open(done.out).to_numpy()["y"].tolist() == [7] * 40
+    assert recordmill.open(result.out).to_numpy()["y"].tolist() == [7] * 40
 
 
 def test_module_or_function_that_calls_exit_is_an_error(tmp_path: Path) -> None:
-    """Of code 0 a command would end well, without a data set."""
+    """With exit code 0, a command would succeed without a data set."""
     path = tmp_path / "mine.py"
     path.write_text("import sys\n\nsys.exit(0)\n")
     with pytest.raises(UsageError, match=r"line 3, in <module>: `sys.exit\(0\)`: SystemExit: 0"):
@@ -139,9 +142,9 @@ def test_vocabulary_file_of_a_user_is_stored_with_the_transform(tmp_path: Path) 
         return {"number": tf.lookup.StaticHashTable(start, -1).lookup(inputs["word"])}
 
     data = {"word": ["c", "x", "a"]}
-    made = build(data, tmp_path / "out", transform=preprocessing_fn, shuffle=False)
-    assert recordmill.open(made.out).to_table()["number"].to_pylist() == [2, -1, 0]
-    assert str(tmp_path) not in json.dumps(made.manifest.transform)
+    result = build(data, tmp_path / "out", transform=preprocessing_fn, shuffle=False)
+    assert recordmill.open(result.out).to_table()["number"].to_pylist() == [2, -1, 0]
+    assert str(tmp_path) not in json.dumps(result.manifest.transform)
     (tmp_path / "words.txt").write_text("a\na\n")
     with pytest.raises(
         DataError, match=r"can't be fitted on split 'train': FailedPreconditionError in operation"
@@ -153,8 +156,8 @@ def test_vocabulary_file_of_a_user_is_stored_with_the_transform(tmp_path: Path) 
     ):
         build(data, tmp_path / "gone", transform=preprocessing_fn)
     (tmp_path / "out").rename(tmp_path / "moved")
-    again = build(data, tmp_path / "again", transform_from=tmp_path / "moved", shuffle=False)
-    assert recordmill.open(again.out).to_table()["number"].to_pylist() == [2, -1, 0]
+    second = build(data, tmp_path / "again", transform_from=tmp_path / "moved", shuffle=False)
+    assert recordmill.open(second.out).to_table()["number"].to_pylist() == [2, -1, 0]
 
 
 LOOPS = {
@@ -219,10 +222,10 @@ def test_signal_ends_a_user_function_that_never_returns(
         assert child.stdout.readline() == "loops\n"
         for _ in range(times):
             child.send_signal(stop)
-            time.sleep(1.5)  # SIGHUP comes twice in short when a terminal ends
-        _, said = child.communicate(timeout=60)
+            time.sleep(1.5)  # a terminal that ends sends SIGHUP twice
+        _, stderr = child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 130
-    assert said.splitlines()[-1] == "recordmill: error: stopped; nothing was written"
+    assert stderr.splitlines()[-1] == "recordmill: error: stopped; nothing was written"
     assert not list((tmp_path / "out").glob("*"))
