@@ -1,4 +1,4 @@
-"""Fixtures of the tests of commands."""
+"""Fixtures for the tests of commands."""
 
 from kit.command_sets import out
 

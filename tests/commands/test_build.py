@@ -1,5 +1,6 @@
-"""`recordmill build` on the command line: exit codes, stdout and stderr, one line per mistake,
-signals, closed streams.
+"""`recordmill build` prints one line per mistake and ends with the right exit code.
+
+This holds for signals and closed streams, too.
 """
 
 import json
@@ -50,21 +51,21 @@ def test_summary_goes_to_stderr_and_json_to_stdout(
         str(tmp_path / "öut"),
     )
     assert main([*words, "--num-shards", "2"]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "20 records read, 20 written, 0 rejected" in said.err
-    assert "train: 20 records in 2 shards" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "20 records read, 20 written, 0 rejected" in printed.err
+    assert "train: 20 records in 2 shards" in printed.err
     assert main([*words, "--json"]) == 0
-    said = capsys.readouterr()
-    summary = json.loads(said.out)
-    assert said.out.isascii()
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert printed.out.isascii()
     assert {
         "out": out,
         "kind": "csv",
         "read": 20,
         "records": {"train": 20},
     }.items() <= summary.items()
-    assert (said.err, main([*words, "--quiet"]), capsys.readouterr()) == ("", 0, ("", ""))
+    assert (printed.err, main([*words, "--quiet"]), capsys.readouterr()) == ("", 0, ("", ""))
 
 
 def test_kind_word_is_an_input_if_it_is_the_only_one(
@@ -109,12 +110,12 @@ def test_wrong_option_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str
+    "flags", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str
 )
 def test_input_after_a_flag_is_refused_by_name(
-    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    words = ["build", str(rows), "--out", str(tmp_path / "out"), *between, str(rows)]
+    words = ["build", str(rows), "--out", str(tmp_path / "out"), *flags, str(rows)]
     try:
         code = main(words)
     except SystemExit as stop:
@@ -142,12 +143,12 @@ def test_too_many_rejects_show_the_first_ones(
     assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "12"]) == 0
     err = capsys.readouterr().err
     assert "32 records read, 20 written, 12 rejected (reason: wrong number of columns), in" in err
-    (listed,) = (
+    (rejects_path,) = (
         line.removeprefix("  rejects: ")
         for line in err.splitlines()
         if line.startswith("  rejects: ")
     )
-    assert len(Path(listed).read_text().splitlines()) == 12
+    assert len(Path(rejects_path).read_text().splitlines()) == 12
 
 
 def test_build_of_only_bad_rows_says_why(
@@ -184,7 +185,7 @@ def test_out_that_holds_a_data_set_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             RuntimeError("can't start new thread"),
@@ -202,9 +203,9 @@ def test_system_limit_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: Exception,
-    said: str,
+    message: str,
 ) -> None:
-    def fail(*given: object, **named: object) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
         raise error
 
     (tmp_path / "a.csv").write_text("id\n1\n")
@@ -213,7 +214,7 @@ def test_system_limit_is_reported_in_one_line(
         main(["build", "csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--quiet"])
         == 1
     )
-    assert f"recordmill: error: {said}" in capsys.readouterr().err
+    assert f"recordmill: error: {message}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -243,7 +244,7 @@ def test_library_that_cannot_be_loaded_is_reported(
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space"
 )
-# of about 3 GiB TensorFlow ends the process itself where it can't start its own threads
+# With about 3 GiB, TensorFlow ends the process itself if it cannot start its own threads.
 @pytest.mark.parametrize(
     ("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024)]
 )
@@ -255,18 +256,22 @@ def test_limit_of_the_address_space_is_reported_in_one_line(
         pytest.importorskip("tensorflow_transform", reason="fits a transform")
         (tmp_path / "transform.yaml").write_text("id: zscore\nx: keep\n")
         words += ["--transform", tmp_path / "transform.yaml"]
-    limited = ["sh", "-c", f'ulimit -v {mebibytes << 10} && exec "$0" "$@"', *command(*words)]
-    done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    if done.returncode:
-        assert done.returncode == 1, done.stderr
+    limited_command = [
+        "sh",
+        "-c",
+        f'ulimit -v {mebibytes << 10} && exec "$0" "$@"',
+        *command(*words),
+    ]
+    process = subprocess.run(limited_command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in process.stderr, process.stderr
+    if process.returncode:
+        assert process.returncode == 1, process.stderr
         assert re.match(
-            "recordmill: error: (out of memory|no more threads can be started)", done.stderr
-        ), done.stderr
-        left = [
-            path.name for path in (tmp_path / "out").glob("*")
-        ]  # what there was no memory to remove
-        assert all(name.startswith("_run-") for name in left)
+            "recordmill: error: (out of memory|no more threads can be started)", process.stderr
+        ), process.stderr
+        # The memory may not be enough to remove the files of the run.
+        names = [path.name for path in (tmp_path / "out").glob("*")]
+        assert all(name.startswith("_run-") for name in names)
         subprocess.run(command(*words), check=True)
         assert not list((tmp_path / "out").glob("_run-*"))
     assert len(recordmill.open(tmp_path / "out")) == 20
@@ -283,13 +288,13 @@ def test_closed_streams_give_no_traceback(rows: Path, tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 1
-    for number, closed in enumerate(["2>&-", ">&- 2>&- <&-"]):
+    for number, redirections in enumerate(["2>&-", ">&- 2>&- <&-"]):
         out = tmp_path / str(number)
         words = " ".join(command(rows, "--out", out, "--json", "--quiet"))
-        done = subprocess.run(
-            ["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False
+        result = subprocess.run(
+            ["sh", "-c", f"{words} {redirections}"], capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stderr) == (0, ""), closed
+        assert (result.returncode, result.stderr) == (0, ""), redirections
         assert recordmill.verify(out) == []
 
 
@@ -350,13 +355,13 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
     ("command", "moment"),
     [
         *(
-            ("build", one)
-            for one in ("pipelines.build._make_result", "commands.build.build_summary")
+            ("build", name)
+            for name in ("pipelines.build._make_result", "commands.build.build_summary")
         ),
         ("read", "commands.read.read_summary"),
         *(
-            (one, moment)
-            for one in ("build", "read")
+            (name, moment)
+            for name in ("build", "read")
             for moment in ("shards.run.RunFolder.close", "Display.__exit__")
         ),
     ],
@@ -382,8 +387,8 @@ def test_signal_in_the_last_moments_reports_a_complete_result(
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"recordmill: error: stopped, but {out} was complete already"
     )
-    again = recordmill.build if command == "read" else recordmill.open
-    assert again(out, *([tmp_path / "again"] if command == "read" else []))
+    check = recordmill.build if command == "read" else recordmill.open
+    assert check(out, *([tmp_path / "again"] if command == "read" else []))
 
 
 @pytest.mark.sweep
@@ -396,8 +401,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
 sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]
 sys.exit(main())
 """
-    done = run_python("-c", script, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = run_python("-c", script, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -412,18 +417,22 @@ sys.path.insert(0, {str(tmp_path)!r})
 main._run_command = lambda args, is_process: __import__("tensorflow") and sys.stderr.write("own") and 0
 sys.exit(main.run(["build", "x", "--out", "y"{', "--quiet"' if quiet else ""}]))
 """
-    done = run_python("-c", script)
-    assert done.stderr == ("own" if quiet else "I0000 port.cc: oneDNN is on\nown")
+    process = run_python("-c", script)
+    assert process.stderr == ("own" if quiet else "I0000 port.cc: oneDNN is on\nown")
 
 
-@pytest.mark.parametrize("parent", [True, False])
-def test_out_whose_name_is_not_utf8_is_refused(rows: Path, tmp_path: Path, parent: bool) -> None:
-    odd = os.fsencode(tmp_path) + b"/\xff"
-    if parent:
-        os.mkdir(odd)
-    words = [*map(os.fsencode, command(rows, "--out")), b"ds" if parent else odd]
-    done = subprocess.run(words, capture_output=True, check=False, cwd=odd if parent else None)
-    assert done.returncode == 2
+@pytest.mark.parametrize("has_odd_parent", [True, False])
+def test_out_whose_name_is_not_utf8_is_refused(
+    rows: Path, tmp_path: Path, has_odd_parent: bool
+) -> None:
+    odd_path = os.fsencode(tmp_path) + b"/\xff"
+    if has_odd_parent:
+        os.mkdir(odd_path)
+    words = [*map(os.fsencode, command(rows, "--out")), b"ds" if has_odd_parent else odd_path]
+    process = subprocess.run(
+        words, capture_output=True, check=False, cwd=odd_path if has_odd_parent else None
+    )
+    assert process.returncode == 2
     assert (
-        b"--out ds: the name '\\xff' in its path is not UTF-8" if parent else b"not UTF-8"
-    ) in done.stderr
+        b"--out ds: the name '\\xff' in its path is not UTF-8" if has_odd_parent else b"not UTF-8"
+    ) in process.stderr

@@ -1,5 +1,6 @@
-"""`recordmill check` and `build --expect` report violations by exit code and message, and a
-failed build commits nothing.
+"""`recordmill check` and `build --expect` report violations by exit code and message.
+
+A build that violates its expectations commits nothing.
 """
 
 import json
@@ -36,19 +37,21 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two of one distribution, one that drifts, has leaks and repeats, and one without
-    statistics.
+    """Folder with the data sets `one`, `two`, `far` and `bare`.
+
+    `one` and `two` have one distribution. `far` drifts, has leaks and contains records twice.
+    `bare` has no statistics.
     """
     folder = tmp_path_factory.mktemp("sets")
-    far = frame(1500, 3)
-    far["fare"] += 40
-    far.loc[1400:1419] = far.loc[100:119].to_numpy()  # 20 that come again somewhere
-    far["user"] = far["user"].astype("int64")
-    far.loc[1300:1309, "user"] = far.loc[50:59, "user"].to_numpy()
+    drifted = frame(1500, 3)
+    drifted["fare"] += 40
+    drifted.loc[1400:1419] = drifted.loc[100:119].to_numpy()  # 20 duplicates
+    drifted["user"] = drifted["user"].astype("int64")
+    drifted.loc[1300:1309, "user"] = drifted.loc[50:59, "user"].to_numpy()
     for name, rows in (
         ("one", frame(1500, 1)),
         ("two", frame(1100, 2)),
-        ("far", far.infer_objects()),
+        ("far", drifted.infer_objects()),
     ):
         recordmill.build(rows, folder / name, splits=SPLITS, label="carrier")
     recordmill.build(frame(50, 4), folder / "bare", stats=False)
@@ -73,13 +76,18 @@ def test_data_sets_of_one_distribution_pass(sets: Path, capfd: pytest.CaptureFix
 
 def test_planted_drift_is_found(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capfd, "check", sets / "far", "--against", sets / "one", "--json")
-    found = json.loads(out)
+    violations = json.loads(out)
     assert code == 1
-    assert {(one["check"], one["feature"], one["split"]) for one in found} == {
+    assert {
+        (violation["check"], violation["feature"], violation["split"]) for violation in violations
+    } == {
         ("drift", "fare", "train"),
         ("drift", "fare", "test"),
     }
-    assert all(one["figure"] > one["threshold"] and one["remedy"] for one in found)
+    assert all(
+        violation["figure"] > violation["threshold"] and violation["remedy"]
+        for violation in violations
+    )
     rules = {"features": {"fare": {"drift": None}}}
     assert recordmill.check(sets / "far", against=[sets / "one", rules]) == []
 
@@ -96,43 +104,45 @@ def test_leaks_and_duplicates_are_found_with_their_places(
     )
     rows = rows.fillna(-1.0)
     train, test = rows.loc["train"], rows.loc["test"]
-    equal = {
+    counts = {
         ("leakage", "test"): int(
             test.apply(tuple, axis=1).isin(set(train.apply(tuple, axis=1))).sum()
         ),
         ("duplicates", "train"): int(train.duplicated().sum()),
         ("duplicates", "test"): int(test.duplicated().sum()),
     }
-    assert sum(equal.values()) >= 20 > equal["leakage", "test"] > 0
+    assert sum(counts.values()) >= 20 > counts["leakage", "test"] > 0
     code, out, err = run_command(capfd, "check", sets / "far")
     assert code == 1
     lines = out.splitlines()
     assert err.endswith(f"{len(lines)} checks failed\n")
-    for (check, split), count in equal.items():
-        told = [line for line in lines if f"{split}: {check}: {count:,} of" in line]
-        assert len(told) == (count > 0)
-    for one in recordmill.check(sets / "far"):
-        assert one.file is not None
-        assert one.record is not None
-        here = recordmill.open(one.file)[one.record]
-        before = one.what.rpartition("this one as record ")[2].split(" of ")
-        assert recordmill.open(before[1])[int(before[0])] == here or np.isnan(here["fare"])
+    for (check, split), count in counts.items():
+        matching_lines = [line for line in lines if f"{split}: {check}: {count:,} of" in line]
+        assert len(matching_lines) == (count > 0)
+    for violation in recordmill.check(sets / "far"):
+        assert violation.file is not None
+        assert violation.record is not None
+        record = recordmill.open(violation.file)[violation.record]
+        place = violation.what.rpartition("this one as record ")[2].split(" of ")
+        assert recordmill.open(place[1])[int(place[0])] == record or np.isnan(record["fare"])
     keys = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
-    assert [one.feature for one in keys] == ["user"]
+    assert [violation.feature for violation in keys] == ["user"]
     assert keys[0].figure == test["user"].isin(set(train["user"])).mean()
-    assert keys[0].figure > equal["leakage", "test"] / len(test)
-    allowed = {"leakage": {"records": 0.2, "keys": {"user": 0.2}}, "duplicates": {"records": 0.2}}
-    assert recordmill.check(sets / "far", against=allowed) == []
-    assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(
-        sets / "far"
-    )  # digests in files
+    assert keys[0].figure > counts["leakage", "test"] / len(test)
+    lenient_rules = {
+        "leakage": {"records": 0.2, "keys": {"user": 0.2}},
+        "duplicates": {"records": 0.2},
+    }
+    assert recordmill.check(sets / "far", against=lenient_rules) == []
+    # With so little memory, the digests are in files.
+    assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(sets / "far")
 
 
 def test_remedy_of_a_violation_names_options_as_in_python(sets: Path) -> None:
-    (found,) = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
-    assert "build with split_by= and a feature" in found.remedy
-    assert found.remedy == found.to_json()["remedy"]
-    assert found.remedy in str(found)
+    (violation,) = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
+    assert "build with split_by= and a feature" in violation.remedy
+    assert violation.remedy == violation.to_json()["remedy"]
+    assert violation.remedy in str(violation)
 
 
 def test_equal_images_in_two_splits_are_found(tmp_path: Path) -> None:
@@ -147,9 +157,13 @@ def test_equal_images_in_two_splits_are_found(tmp_path: Path) -> None:
     copy = (tmp_path / "in" / "train" / "cat" / "3.png").read_bytes()
     (tmp_path / "in" / "test" / "cat" / "copy.png").write_bytes(copy)
     recordmill.build(tmp_path / "in", tmp_path / "leaky")
-    found = [one for one in recordmill.check(tmp_path / "leaky") if "bytes" in one.what]
-    assert [(one.check, one.feature, one.split) for one in found] == [("leakage", "image", "test")]
-    assert found[0].figure == pytest.approx(1 / 11)
+    violations = [
+        violation for violation in recordmill.check(tmp_path / "leaky") if "bytes" in violation.what
+    ]
+    assert [(violation.check, violation.feature, violation.split) for violation in violations] == [
+        ("leakage", "image", "test")
+    ]
+    assert violations[0].figure == pytest.approx(1 / 11)
 
 
 def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_path: Path) -> None:
@@ -168,27 +182,29 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
     }
     recordmill.build(tmp_path / "in", tmp_path / "clean")
     assert [
-        str(one)
-        for one in recordmill.check(tmp_path / "clean", against=rules)
-        if one.check != "skew"
+        str(candidate)
+        for candidate in recordmill.check(tmp_path / "clean", against=rules)
+        if candidate.check != "skew"
     ] == []
     for number, path in copies:
         with Image.open(path) as photo:
-            half = photo.convert("RGB").resize((photo.width // 2, photo.height // 2))
+            small_photo = photo.convert("RGB").resize((photo.width // 2, photo.height // 2))
         (tmp_path / "in" / "test" / "x" / f"copy{number}.jpg").write_bytes(
-            encode_image("JPEG", half, quality=70)
+            encode_image("JPEG", small_photo, quality=70)
         )
     recordmill.build(tmp_path / "in", tmp_path / "leaky")
-    (found,) = [
-        one for one in recordmill.check(tmp_path / "leaky", against=rules) if one.check != "skew"
+    (violation,) = [
+        candidate
+        for candidate in recordmill.check(tmp_path / "leaky", against=rules)
+        if candidate.check != "skew"
     ]
-    assert (found.check, found.split, found.feature) == ("leakage", "test", "image")
-    assert f"{len(copies):,} of" in found.what
-    assert "looks like one of split 'train'" in found.what
+    assert (violation.check, violation.split, violation.feature) == ("leakage", "test", "image")
+    assert f"{len(copies):,} of" in violation.what
+    assert "looks like one of split 'train'" in violation.what
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["bare"], "bare: has no statistics; to read its records: --recount"),
         (["one", "--against", "bare"], "bare: has no statistics; to read its records: --recount"),
@@ -220,7 +236,7 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
     words: list[str],
-    said: str,
+    message: str,
     sets: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -234,7 +250,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     Path("junk.pbtxt").write_text("feature { name: ")
     code, out, err = run_command(capfd, "check", *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -256,8 +272,12 @@ def test_damaged_data_set_is_exit_code_2(
 def test_statistics_without_a_feature_are_refused_as_another_version(
     sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = recordmill.open(sets / "one").statistics.select(["train", "test"], ["fare", "carrier"])
-    monkeypatch.setattr("recordmill.reader.statistics.read_stored_statistics", lambda dataset: kept)
+    statistics = recordmill.open(sets / "one").statistics.select(
+        ["train", "test"], ["fare", "carrier"]
+    )
+    monkeypatch.setattr(
+        "recordmill.reader.statistics.read_stored_statistics", lambda dataset: statistics
+    )
     with pytest.raises(
         UsageError,
         match="has statistics of another version, without feature 'user'; to read its records: recount=True",
@@ -269,7 +289,8 @@ def test_data_without_statistics_is_checked_with_recount(sets: Path) -> None:
     assert recordmill.check(sets / "bare", recount=True) == []
     (file,) = sets.glob("bare/data-*/*.tfrecord")
     assert [
-        one.check for one in recordmill.check(file, recount=True, against={"records": [51, None]})
+        violation.check
+        for violation in recordmill.check(file, recount=True, against={"records": [51, None]})
     ] == ["records"]
 
 
@@ -286,9 +307,9 @@ def test_build_that_violates_expectations_commits_nothing(
     out = tmp_path / "out"
     words = ["build", str(tmp_path / "in.csv"), "--out", str(out), "--label", "carrier", "--quiet"]
     assert main([*words, "--expect", str(tmp_path / "rules.yaml")]) == 1
-    said = capfd.readouterr().err
-    assert "2 expectations are not met; nothing was committed:" in said
-    assert "train: feature 'fare': presence: " in said
+    stderr = capfd.readouterr().err
+    assert "2 expectations are not met; nothing was committed:" in stderr
+    assert "train: feature 'fare': presence: " in stderr
     assert not [path for path in out.glob("*") if not path.name.startswith(".")]
     assert main(words) == 0
     before = sorted(path.name for path in out.iterdir())
@@ -303,7 +324,7 @@ def test_build_that_violates_expectations_commits_nothing(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             {"expect": {"features": {"fair": {}}}},
@@ -321,8 +342,8 @@ def test_build_that_violates_expectations_commits_nothing(
     ],
 )
 def test_invalid_expectations_are_refused(
-    options: dict[str, Any], said: str, tmp_path: Path
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         recordmill.build(frame(30, 1), tmp_path / "out", **options)
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True

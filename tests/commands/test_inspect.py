@@ -26,15 +26,15 @@ def test_inspect_prints_files_features_and_ranges(
     assert "label: label, 3 classes: cat, dog, fish" in text
     assert "TensorFlow Datasets does not read:" in text
     code, text, _ = run_command(capsys, "inspect", out, "--json", "--quiet", "--split", "train")
-    about = json.loads(text)
-    assert about["records"] == about["looked_at"] == 40
-    features = {feature["name"]: feature for feature in about["features"]}
+    summary = json.loads(text)
+    assert summary["records"] == summary["looked_at"] == 40
+    features = {feature["name"]: feature for feature in summary["features"]}
     assert features["maybe"]["present"] == sum(
         value is not None for value in mixed_rows(40)["maybe"].to_pylist()
     )
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
-    # one shard has 1 record, fewer than its part of the sample
+    # One shard has 1 record, which is less than its part of the sample.
     _, text, _ = run_command(capsys, "inspect", out, "--quiet", "--infer-from", 10)
     assert (
         "this is based on 9 records only (--infer-from): the first records of each of 4 files"

@@ -1,5 +1,6 @@
-"""A mistyped word is answered with the closest one, and Ctrl-C is one line from the first moment
-on.
+"""The command line suggests the closest word for a mistyped one.
+
+Ctrl-C prints one line at any time after the start.
 """
 
 import os
@@ -23,7 +24,7 @@ def out(tmp_path: Path) -> Path:
     return write_data_set(tmp_path / "out", {"train": mixed_rows(40)})
 
 
-def code_of(words: list[str]) -> int:
+def exit_code(words: list[str]) -> int:
     try:
         return main(words)
     except SystemExit as stop:
@@ -31,7 +32,7 @@ def code_of(words: list[str]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    ("words", "suggestion"),
     [
         (["raed", "IN"], "read"),
         (["read", "IN", "--to", "numpy"], "npy"),
@@ -60,17 +61,17 @@ def code_of(words: list[str]) -> int:
         (["bench", "IN", "--sed", "3", "--shufle", "global"], "--seconds, --shuffle"),
         (["clean", "IN", "--yse", "--jsn"], "--json"),
     ],
-    ids=lambda given: " ".join(given) if isinstance(given, list) else given,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 def test_mistyped_word_is_answered_with_the_closest_one(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], meant: str
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], suggestion: str
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n3,4\n")
     (tmp_path / "steps.yaml").write_text("id: zscore")
     files = {"ROWS": str(tmp_path / "rows.csv"), "STEPS": str(tmp_path / "steps.yaml")}
     places = {"IN": str(out), "x": str(tmp_path / "x"), **files}
-    assert code_of([places.get(word, word) for word in words]) == 2
-    assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert exit_code([places.get(word, word) for word in words]) == 2
+    assert f"did you mean {suggestion}?" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
@@ -104,7 +105,7 @@ def test_option_of_another_command_is_reported_as_such(
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     assert (
-        code_of(
+        exit_code(
             [
                 "build",
                 str(tmp_path / "rows.csv"),
@@ -117,12 +118,12 @@ def test_option_of_another_command_is_reported_as_such(
         == 2
     )
     assert "--file-size is an option of `recordmill read`\n" in capsys.readouterr().err
-    assert code_of(["read", str(out), "--out", str(tmp_path / "new"), "--num-shards", "2"]) == 2
+    assert exit_code(["read", str(out), "--out", str(tmp_path / "new"), "--num-shards", "2"]) == 2
     assert (
         "--num-shards is an option of `recordmill build`; Beam's flags need --runner\n"
         in capsys.readouterr().err
     )
-    assert code_of(["inspect", str(out), "--with", "x", "--attach"]) == 2
+    assert exit_code(["inspect", str(out), "--with", "x", "--attach"]) == 2
     assert "--attach; --with is an option of `recordmill transform`\n" in capsys.readouterr().err
 
 
@@ -136,7 +137,7 @@ def test_unknown_flag_is_answered_with_help_all(
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     inputs = str(tmp_path / "rows.csv" if command == "build" else out)
     assert (
-        code_of(
+        exit_code(
             [command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--attach"]
         )
         == 2
@@ -168,10 +169,10 @@ m.make_plan = lambda *a: sys.exit("planned")
 from recordmill.__main__ import main
 sys.exit(main({words!r}))
 """
-    done = run_python("-c", script, check=False, timeout=300)
-    assert done.returncode == code
-    assert done.stderr.endswith(f"{end}\n")
-    assert "planned" not in done.stderr
+    process = run_python("-c", script, check=False, timeout=300)
+    assert process.returncode == code
+    assert process.stderr.endswith(f"{end}\n")
+    assert "planned" not in process.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -192,8 +193,8 @@ sys.meta_path.insert(0, Interrupt())
 sys.argv = ["recordmill", "build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]
 runpy.run_module("recordmill", run_name="__main__")
 """
-    done = run_python("-c", script, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (
+    process = run_python("-c", script, check=False, timeout=300)
+    assert (process.returncode, process.stderr) == (
         130,
         "recordmill: error: stopped; nothing was written\n",
     )
@@ -211,8 +212,8 @@ commands.run = run
 sys.argv = ["recordmill", "build"]
 runpy.run_module("recordmill", run_name="__main__")
 """
-    done = run_python("-c", script, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (
+    process = run_python("-c", script, check=False, timeout=120)
+    assert (process.returncode, process.stderr) == (
         130,
         "recordmill: error: stopped; nothing was written\n",
     )
@@ -221,14 +222,14 @@ runpy.run_module("recordmill", run_name="__main__")
 def test_repeated_hangup_counts_once_and_a_later_one_interrupts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = [1000.0]
+    clock = [1000.0]
     monkeypatch.setattr(commands, "_last_hangup", float("-inf"))
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     with pytest.raises(KeyboardInterrupt):
         commands._handle_signal(signal.SIGHUP, None)
-    now[0] += 0.1
+    clock[0] += 0.1
     commands._handle_signal(signal.SIGHUP, None)
-    now[0] += 2
+    clock[0] += 2
     with pytest.raises(KeyboardInterrupt):
         commands._handle_signal(signal.SIGHUP, None)
 
@@ -239,16 +240,16 @@ def test_characters_that_a_terminal_lacks_are_printed_as_escapes(
 ) -> None:
     recordmill.build({"n\u00e4me": ["\u65e5\u672c"]}, tmp_path / "out")
     words = [sys.executable, "-m", "recordmill", command, str(tmp_path / "out")]
-    done = subprocess.run(
+    process = subprocess.run(
         words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "n\\xe4me" in done.stdout
-    assert "\\u65e5\\u672c" in done.stdout
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "n\\xe4me" in process.stdout
+    assert "\\u65e5\\u672c" in process.stdout
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("line", "completions"),
     [
         ("recordmill ins", ["inspect"]),
         ("recordmill build --split-s", ["--split-seed"]),
@@ -256,16 +257,16 @@ def test_characters_that_a_terminal_lacks_are_printed_as_escapes(
     ],
 )
 def test_shell_completes_commands_options_and_values(
-    tmp_path: Path, line: str, offered: list[str]
+    tmp_path: Path, line: str, completions: list[str]
 ) -> None:
     pytest.importorskip("argcomplete")
-    said = tmp_path / "said"
+    output_path = tmp_path / "said"
     environ = {
         **os.environ,
         "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(said),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(output_path),
         "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
     }
     environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
     subprocess.run([sys.executable, "-m", "recordmill"], env=environ, check=True)
-    assert said.read_text().split("\013") == offered
+    assert output_path.read_text().split("\013") == completions

@@ -1,4 +1,4 @@
-"""Verify, status and clean print what they find, and exit with 1 if it is a problem."""
+"""Verify, status and clean print their findings, and exit with 1 after a problem."""
 
 import json
 import os
@@ -36,23 +36,25 @@ def test_remains_of_a_killed_build_are_listed_by_status_and_removed_by_clean(
 ) -> None:
     out = tmp_path / "out"
     built = recordmill.build({"a": [1, 2, 3]}, out)
-    live = RunFolder.create(out)
+    live_run = RunFolder.create(out)
     if (child := os.fork()) == 0:
         (RunFolder.create(out).data / "shard").write_bytes(b"half")
         os._exit(0)
     os.waitpid(child, 0)
-    dead = next(path for path in out.glob("_run-*") if path != live.path)
-    before = sorted(path for path in out.rglob("*") if dead not in path.parents and path != dead)
+    dead_path = next(path for path in out.glob("_run-*") if path != live_run.path)
+    before = sorted(
+        path for path in out.rglob("*") if dead_path not in path.parents and path != dead_path
+    )
     assert main(["clean", str(out)]) == 0
-    heard = capsys.readouterr()
-    assert heard.out.splitlines() == [str(dead / "data" / "shard"), str(dead / "lock")]
-    assert heard.err == "1 killed run, 2 files: left there; --remove removes them\n"
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [str(dead_path / "data" / "shard"), str(dead_path / "lock")]
+    assert printed.err == "1 killed run, 2 files: left there; --remove removes them\n"
     assert main(["clean", str(out), "--remove", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["left"][str(out)]) == [dead.name]
+    assert list(json.loads(capsys.readouterr().out)["left"][str(out)]) == [dead_path.name]
     assert sorted(out.rglob("*")) == before
     assert recordmill.clean(out) == {}
     assert len(recordmill.open(built.out)) == 3
-    live.close()
+    live_run.close()
     assert main(["clean", str(tmp_path / "nothing")]) == 2
 
 

@@ -1,5 +1,6 @@
-"""Files, columns and values that look like options are printed as they are, by the command line and
-in Python; only options are written as flags.
+"""Files, columns and values that look like options are printed as they are.
+
+This holds for the command line and for Python. Only options are written as flags.
 """
 
 import json
@@ -22,7 +23,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A CSV file in the current folder with such a name, such a column and a bad row."""
+    """CSV file in the current folder with a name that looks like an option.
+
+    A column has the same name. One row is bad.
+    """
     monkeypatch.chdir(tmp_path)
     quoted = '"' + name.replace('"', '""') + '"'
     rows = [f"{number},{quoted}" for number in range(30)]
@@ -38,9 +42,9 @@ def test_missing_file_that_looks_like_an_option_keeps_its_name(
     assert code == 2
     assert f"{name}: no such file or folder" in err
     assert name in json.loads(out)["error"]["message"]
-    with pytest.raises(UsageError, match="no such file or folder") as found:
+    with pytest.raises(UsageError, match="no such file or folder") as error:
         recordmill.build(f"./{name}", "o")
-    assert name in str(found.value)
+    assert name in str(error.value)
 
 
 def test_rejects_keep_file_names_and_values_that_look_like_options(
@@ -54,10 +58,10 @@ def test_rejects_keep_file_names_and_values_that_look_like_options(
     assert error["message"] in err
     assert "max_rejects" in error["options"]
     assert "seed" not in error["options"]
-    with pytest.raises(TooManyRejects) as found:
+    with pytest.raises(TooManyRejects) as exception:
         recordmill.build(file, "o", kind="csv", header=True)
-    assert f"{name}.csv: line 32" in str(found.value)
-    assert "max_rejects=1" in str(found.value)
+    assert f"{name}.csv: line 32" in str(exception.value)
+    assert "max_rejects=1" in str(exception.value)
     result = recordmill.build(file, "o", kind="csv", header=True, max_rejects=1)
     (line,) = Path(result.rejects[0]).read_text().splitlines()
     assert json.loads(line)["source"] == f"{name}.csv"
@@ -95,9 +99,9 @@ def test_damaged_file_that_looks_like_an_option_keeps_its_name(
     code, _, err = run_command(capsys, "inspect", f"./{name}.tfrecord")
     assert code == 1
     assert f"{name}.tfrecord" in err
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as error:
         recordmill.inspect(f"./{name}.tfrecord")
-    assert f"{name}.tfrecord" in str(found.value)
+    assert f"{name}.tfrecord" in str(error.value)
 
 
 def test_advice_of_bench_names_only_flags_of_bench(

@@ -14,9 +14,9 @@ def test_read_prints_its_summary_and_rejects(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["read", out, "--out", tmp_path / "to", "--columns", "id,label", "--split", "train"]
-    code, text, said = run_command(capsys, *words)
+    code, text, stderr = run_command(capsys, *words)
     assert (code, text) == (0, "")
-    assert said.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
+    assert stderr.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
     assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == [
         "id",
         "label",
@@ -34,6 +34,8 @@ def test_read_prints_its_summary_and_rejects(
     code, _, error = run_command(capsys, "read", out, "--out", tmp_path / "x")
     assert code == 1
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
-    code, _, said = run_command(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
+    code, _, stderr = run_command(
+        capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%"
+    )
     assert code == 0
-    assert "1 rejected (reason: wrong checksum), listed in " in said
+    assert "1 rejected (reason: wrong checksum), listed in " in stderr

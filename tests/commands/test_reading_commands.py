@@ -1,5 +1,6 @@
-"""`recordmill head`, `inspect`, `verify` and `read` print what users expect and exit with the
-right code.
+"""`recordmill head`, `inspect`, `verify` and `read` print the expected text.
+
+They exit with the right code.
 """
 
 import json
@@ -99,14 +100,17 @@ def test_full_disk_is_reported_with_the_path(
         str(target),
         "--quiet",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         ["prlimit", "--fsize=1000", *command],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stderr) == (1, f"recordmill: error: {target}: File too large\n")
+    assert (process.returncode, process.stderr) == (
+        1,
+        f"recordmill: error: {target}: File too large\n",
+    )
     assert not list(target.parent.iterdir())
 
 
@@ -115,12 +119,12 @@ def test_error_with_json_is_printed_as_an_object(
 ) -> None:
     shard = next(out.rglob("train-*.tfrecord"))
     flip(shard, 40)
-    code, text, said = run_command(capsys, "stats", out, "--recount", "--json")
+    code, text, stderr = run_command(capsys, "stats", out, "--recount", "--json")
     error = json.loads(text)["error"]
     assert (code, error["code"]) == (1, 1)
     assert shard.name in error["file"]
     assert error["place"].startswith("record ")
-    assert said.strip().endswith(f"recordmill: error: {error['message']}")
+    assert stderr.strip().endswith(f"recordmill: error: {error['message']}")
     code, text, _ = run_command(capsys, "stats", out / "nowhere", "--json")
     assert (code, json.loads(text)["error"]["code"]) == (2, 2)
     assert run_command(capsys, "stats", out / "nowhere")[1] == ""

@@ -29,11 +29,11 @@ def test_stats_counts_raw_data_and_foreign_tfrecords(
         recordmill.build(rows, tmp_path / "built", num_shards=1)
         next((tmp_path / "built").glob("data-*/*.tfrecord")).rename(path)
     assert run(["stats", str(path), "--json", "--quiet", "--out", str(tmp_path / "s.pb")]) == 0
-    (found,) = json.loads(capfd.readouterr().out).values()
-    assert found["records"] == 400
-    about = {one["name"]: one for one in found["features"]}
-    assert about["count"]["mean"] == pytest.approx(rows["count"].mean())
-    assert about["name"]["distinct"] == rows["name"].nunique()
+    (counts,) = json.loads(capfd.readouterr().out).values()
+    assert counts["records"] == 400
+    features = {feature["name"]: feature for feature in counts["features"]}
+    assert features["count"]["mean"] == pytest.approx(rows["count"].mean())
+    assert features["name"]["distinct"] == rows["name"].nunique()
     proto = statistics_pb2.DatasetFeatureStatisticsList.FromString((tmp_path / "s.pb").read_bytes())
     assert proto.datasets[0].num_examples == 400
     assert run(["stats", str(path), "--columns", "count", "--quiet"]) == 0
@@ -41,7 +41,7 @@ def test_stats_counts_raw_data_and_foreign_tfrecords(
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "message"),
     [
         (["--columns", "counts"], "no feature 'counts'"),
         (["--split", "test"], "--split test: there are train"),
@@ -50,7 +50,7 @@ def test_stats_counts_raw_data_and_foreign_tfrecords(
 )
 def test_invalid_stats_option_is_refused_in_one_line(
     options: list[str],
-    why: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -60,7 +60,7 @@ def test_invalid_stats_option_is_refused_in_one_line(
     Path("there.pb").touch()
     assert run(["stats", "data.csv", "--quiet", *options]) == 2
     error = capfd.readouterr().err
-    assert why in error
+    assert message in error
     assert error.count("\n") == 1
 
 

@@ -1,6 +1,4 @@
-"""The rooms of the package, which of them each may import, and the import statements of their
-modules.
-"""
+"""Rooms of the package, with the imports that each may have and does have."""
 
 import ast
 import sys
@@ -11,9 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "recordmill"
 AT_TOP = ("pipelines", "schemas", "transforms")  # installed as `recordmill.schemas` and so on
-ROOMS: dict[
-    str, str
-] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
+# By room: the other rooms that its modules may import. All of them are above it in this table.
+ROOMS: dict[str, str] = {
     "base": "",
     "schemas": "base",
     "storage.stores": "base",
@@ -81,7 +78,8 @@ FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 
 
 def folder_of(room: str) -> Path:
-    """
+    """Returns the folder of a room.
+
     >>> folder_of("schemas").relative_to(ROOT).as_posix()
     'schemas'
     >>> folder_of("records.example").relative_to(PACKAGE).as_posix()
@@ -92,7 +90,7 @@ def folder_of(room: str) -> Path:
 
 
 def all_modules(folder: str | None = None) -> list[Path]:
-    """Every module of the rooms, or of one of FOLDERS and the rooms in it."""
+    """Returns all modules of the rooms, or of a folder in FOLDERS."""
     return [
         path
         for name in ([folder] if folder else FOLDERS)
@@ -100,23 +98,23 @@ def all_modules(folder: str | None = None) -> list[Path]:
     ]
 
 
-def installed(path: Path) -> Path:
-    """The path below the package as it is installed: `records/example/encode.py`."""
+def installed_path(path: Path) -> Path:
+    """Returns the path of a module in the installed package, as in `records/example/encode.py`."""
     return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT)
 
 
-def dotted(path: Path) -> str:
-    """`recordmill.records.example.encode`."""
-    return ".".join(("recordmill", *installed(path).with_suffix("").parts)).removesuffix(
+def module_name(path: Path) -> str:
+    """Returns the name of a module, as in `recordmill.records.example.encode`."""
+    return ".".join(("recordmill", *installed_path(path).with_suffix("").parts)).removesuffix(
         ".__init__"
     )
 
 
 def modules(room: str) -> list[Path]:
-    """The room's own modules, without those of the rooms in it."""
-    found = sorted(folder_of(room).glob("*.py"))
-    assert found, room
-    return found
+    """Returns the modules of a room, without the modules of rooms in it."""
+    paths = sorted(folder_of(room).glob("*.py"))
+    assert paths, room
+    return paths
 
 
 def is_any(name: str, packages: set[str]) -> bool:
@@ -124,8 +122,9 @@ def is_any(name: str, packages: set[str]) -> bool:
 
 
 def room_of(name: str) -> str:
-    """The room of an imported `recordmill.…` name, which may be a module, a room, or (a room and)
-    what a module has.
+    """Returns the room of an imported name.
+
+    The name begins with `recordmill.` and is a module, a room, or a room and an attribute.
 
     >>> room_of("recordmill.records.tfrecord.frames"), room_of("recordmill.records.tfrecord")
     ('records.tfrecord', 'records.tfrecord')
@@ -143,16 +142,17 @@ def is_standard(name: str) -> bool:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """A module's syntax, which no test changes."""
+def parse_module(path: Path) -> ast.Module:
+    """Returns the syntax tree of a module, which tests must not change."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """(dotted name, line, whether it is imported with the module) of every import, also in
-    functions.
+    """Yields (name, line, whether the import runs with the module) of all imports.
+
+    Includes imports in functions.
     """
-    yield from _imports(parsed(path), True)
+    yield from _imports(parse_module(path), True)
 
 
 def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:
@@ -177,7 +177,7 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:
 
 
 def _imported(statement: ast.ImportFrom) -> list[str]:
-    """What is imported: the module, or modules of a room or of the root."""
+    """Returns the imported modules. A room or the package may provide several."""
     module = statement.module or ""
     names = [f"{module}.{alias.name}" for alias in statement.names]
     return (

@@ -1,5 +1,7 @@
-"""Users rely on views that never change each other: a data set has records, which are an immutable
-value, and a mixture and a zip have the records of data sets.
+"""Views of data sets never change each other.
+
+A data set has records, which are an immutable value. Mixtures and zips have the records of data
+sets.
 """
 
 import ast
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from kit.data_sets import mixed_rows, write_data_set
-from rooms import ROOT, parsed
+from rooms import ROOT, parse_module
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -46,7 +48,7 @@ def faces(ds: Dataset) -> list[Any]:
 def test_module_of_the_reader_touches_no_dict_of_an_object(path: Path) -> None:
     lines = [
         node.lineno
-        for node in ast.walk(parsed(path))
+        for node in ast.walk(parse_module(path))
         if isinstance(node, ast.Attribute) and node.attr == "__dict__"
     ]
     assert not lines, f"{path}: pass the value to the constructor, or share the object that has it"
@@ -75,12 +77,12 @@ def test_view_leaves_the_data_set_as_it_is(ds: Dataset) -> None:
 
 
 def test_views_of_the_same_records_know_their_numbers_together(ds: Dataset) -> None:
-    few = ds.filter("id < 5")
-    names, other = few.select(["name"]), few.filter("id > 1")
-    assert len(few) == 10
-    assert names.records.filter.known_matching is few.records.filter.known_matching
-    assert other.records.filter.known_matching is None
-    assert other.records.open_files is names.records.open_files is ds.records.open_files
+    view = ds.filter("id < 5")
+    names, narrower = view.select(["name"]), view.filter("id > 1")
+    assert len(view) == 10
+    assert names.records.filter.known_matching is view.records.filter.known_matching
+    assert narrower.records.filter.known_matching is None
+    assert narrower.records.open_files is names.records.open_files is ds.records.open_files
 
 
 def test_data_set_in_another_process_knows_schema_and_matching_records(tmp_path: Path) -> None:

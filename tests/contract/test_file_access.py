@@ -1,9 +1,9 @@
-"""Only `storage` touches files, and `storage.files` has four functions that return their bytes."""
+"""Only `storage` touches files. Four functions of `storage.files` return their bytes."""
 
 import ast
 import inspect
 
-from rooms import all_modules, installed, parsed
+from rooms import all_modules, installed_path, parse_module
 
 from recordmill.storage import files
 
@@ -12,7 +12,7 @@ OS |= {"rename", "replace", "link", "symlink", "truncate", "read", "write"}
 PATHS = {"read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "rglob", "mkdir"}
 PATHS |= {"unlink", "rmdir", "touch", "symlink_to", "hardlink_to"}
 LIBRARIES = {"mmap", "shutil", "tempfile"}
-# module: why it calls the operating system itself
+# By module: the reason why it calls the operating system itself.
 EXCEPTIONS = {
     "base/display.py": "the width of the terminal, which shutil knows",
     "base/machine.py": "files of the kernel, which have no size",
@@ -23,7 +23,7 @@ EXCEPTIONS = {
 
 def _calls(tree: ast.AST) -> set[str]:
     """Returns the calls of a module that touch a file."""
-    found = set()
+    calls = set()
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -31,21 +31,21 @@ def _calls(tree: ast.AST) -> set[str]:
         library = owner.id if isinstance(owner, ast.Name) else ""
         opens = (library == "os" and name in OS) or (library == "io" and name == "open")
         if opens or library in LIBRARIES or name in PATHS:
-            found.add(f"{library}.{name}")
-    return found
+            calls.add(f"{library}.{name}")
+    return calls
 
 
 def test_no_room_but_storage_touches_files() -> None:
-    found = {
-        installed(path).as_posix(): calls
+    calls_by_module = {
+        installed_path(path).as_posix(): calls
         for path in all_modules()
-        if installed(path).parts[0] != "storage" and (calls := _calls(parsed(path)))
+        if installed_path(path).parts[0] != "storage" and (calls := _calls(parse_module(path)))
     }
-    assert found.keys() == EXCEPTIONS.keys(), found
+    assert calls_by_module.keys() == EXCEPTIONS.keys(), calls_by_module
 
 
 def test_only_four_functions_of_storage_return_bytes() -> None:
-    ways = {
+    names = {
         name
         for name, function in vars(files).items()
         if inspect.isfunction(function)
@@ -53,5 +53,5 @@ def test_only_four_functions_of_storage_return_bytes() -> None:
         and "Bytes" in str(function.__annotations__.get("return"))
     }
     # `start_range_read` only begins `read_range` earlier.
-    assert ways == {"read_range", "read_blocks", "map_file", "start_range_read"}
+    assert names == {"read_range", "read_blocks", "map_file", "start_range_read"}
     assert files.read_ranges.__annotations__["ranges"] == "Sequence[tuple[int, Bytes]]"

@@ -1,5 +1,6 @@
-"""Each command loads only the packages that it needs: `--help` nothing heavy, reads and builds in
-this process neither Beam nor TensorFlow.
+"""Each command loads only the packages that it needs.
+
+`--help` loads no heavy package. Local reads and builds load neither Beam nor TensorFlow.
 """
 
 import json
@@ -15,11 +16,11 @@ from rooms import (
     PACKAGE,
     ROOT,
     all_modules,
-    dotted,
     folder_of,
     imports,
     is_any,
     is_standard,
+    module_name,
 )
 
 import recordmill
@@ -33,7 +34,7 @@ LIGHT = {"recordmill.base.arguments", "recordmill.options"}
 
 
 def test_modules_of_the_command_line_import_only_the_standard_library_and_options() -> None:
-    wrong = [
+    problems = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted([*PACKAGE.glob("*.py"), *folder_of("commands").glob("*.py")])
         for name, line, at_import in imports(path)
@@ -45,38 +46,47 @@ def test_modules_of_the_command_line_import_only_the_standard_library_and_option
             {"recordmill." + folder for folder in FOLDERS if folder != "commands"} | set(HEAVY),
         )
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not problems, "\n".join(problems)
 
 
-def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
-    """The modules of interest that a fresh interpreter has loaded after running the code, without
-    the blocked ones.
+def modules_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
+    """Returns the modules that a fresh interpreter has loaded after it ran the code.
+
+    Args:
+        code: The code to run.
+        blocked: Modules that cannot be imported, and are not returned.
     """
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in blocked), code]
     lines += [
         "import json",
         "print(json.dumps([name for name, module in sys.modules.items() if module is not None]), file=sys.__stdout__)",
     ]
-    done = run_python("-c", "\n".join(lines), check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    process = run_python("-c", "\n".join(lines), check=False, timeout=300)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return set(json.loads(process.stdout.splitlines()[-1]))
 
 
 def import_all(folder: str) -> str:
-    """All modules but those for PyTorch, tf.data and tf.Transform, which others import when they
-    are asked for.
+    """Returns code that imports the modules of a folder.
+
+    Modules for PyTorch, tf.data and tf.Transform are left out, because others import them on
+    demand.
     """
-    left_out = [folder_of(room) for room in ("reader.torch", "reader.tensorflow", "transforms.tft")]
-    names = [dotted(path) for path in all_modules(folder) if path.parent not in left_out]
+    excluded_folders = [
+        folder_of(room) for room in ("reader.torch", "reader.tensorflow", "transforms.tft")
+    ]
+    names = [
+        module_name(path) for path in all_modules(folder) if path.parent not in excluded_folders
+    ]
     return "import " + ", ".join(names)
 
 
 def test_every_public_name_is_in_the_package() -> None:
     assert set(recordmill.__all__) | {"__version__"} <= set(dir(recordmill))
     for name in recordmill.__all__:
-        found = getattr(recordmill, name)
-        assert found.__name__ == name
-        assert found.__module__.startswith("recordmill."), name
+        value = getattr(recordmill, name)
+        assert value.__name__ == name
+        assert value.__module__.startswith("recordmill."), name
 
 
 HELP = """
@@ -95,7 +105,7 @@ assert "build" in text.getvalue() and "read" in text.getvalue(), text.getvalue()
     "words", [["--help"], ["build", "--help-all"], ["read", "--help-all"]], ids=str
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    assert not loaded_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
+    assert not modules_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
 
 
 LOAD_OPTIONS = """
@@ -107,8 +117,8 @@ assert all(call.options for call in calls) and any(call.plugins for call in call
 
 
 def test_classes_of_options_load_nothing_heavy() -> None:
-    """Those of kinds and outputs included, since the help shows their options."""
-    assert not loaded_after(LOAD_OPTIONS) & set(HEAVY)
+    """This includes the options of kinds and outputs, which the help shows."""
+    assert not modules_after(LOAD_OPTIONS) & set(HEAVY)
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run", "build --out OUT"])
@@ -118,7 +128,7 @@ def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     )
     words = ["recordmill", *command.split(), str(tmp_path / "one.tfrecord")]
     words = [str(tmp_path / "out") if word == "OUT" else word for word in words]
-    loaded = loaded_after(
+    loaded = modules_after(
         f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
     )
     assert "pyarrow" in loaded
@@ -129,7 +139,7 @@ def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     "folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")]
 )
 def test_importing_a_folder_loads_neither_beam_nor_tensorflow(folder: str) -> None:
-    loaded = loaded_after(
+    loaded = modules_after(
         import_all(folder),
         blocked=(
             "apache_beam",
@@ -150,14 +160,14 @@ assert built.read == 2, built
 added = recordmill.build({{"x": [3], "y": ["a"]}}, {str(tmp_path / "out")!r}, append=True)
 assert added.records == {{"train": 3}}, added
 """
-    loaded = loaded_after(code, blocked=("apache_beam", "tensorflow"))
+    loaded = modules_after(code, blocked=("apache_beam", "tensorflow"))
     assert "recordmill.building.local_build" in loaded
 
 
 def test_build_of_a_table_loads_no_module_of_images(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x,y\n1,a\n2,b\n")
     words = ["recordmill", "build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out")]
-    loaded = loaded_after(
+    loaded = modules_after(
         f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
     )
     assert "recordmill.sources.csv.source" in loaded
@@ -166,10 +176,8 @@ def test_build_of_a_table_loads_no_module_of_images(tmp_path: Path) -> None:
 
 
 def test_modules_of_a_build_do_not_load_tensorflow() -> None:
-    """Beam itself must not bring it in either: a build that loads TensorFlow starts several seconds
-    later.
-    """
-    loaded = loaded_after(import_all("pipelines") + "\n" + import_all("transforms"))
+    """Beam must not load it either, because TensorFlow delays a build by several seconds."""
+    loaded = modules_after(import_all("pipelines") + "\n" + import_all("transforms"))
     assert "apache_beam" in loaded
     assert "tensorflow" not in loaded
 
@@ -188,7 +196,7 @@ def run_cli(*args: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess
 
 def test_build_without_google_clients_prints_no_warning(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("one\n")
-    done = run_cli(
+    process = run_cli(
         "build",
         str(tmp_path / "x.txt"),
         "--out",
@@ -197,13 +205,13 @@ def test_build_without_google_clients_prints_no_warning(tmp_path: Path) -> None:
         "--runner=FnApiRunner",
         blocked=("apitools",),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.sweep
 def test_to_tf_without_tensorflow_names_the_extra_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 20)
-    built = run_cli(
+    process = run_cli(
         "build",
         "csv",
         str(tmp_path / "in.csv"),
@@ -212,7 +220,7 @@ def test_to_tf_without_tensorflow_names_the_extra_to_install(tmp_path: Path) -> 
         "--quiet",
         blocked=(),
     )
-    assert built.returncode == 0, built.stderr
+    assert process.returncode == 0, process.stderr
     code = f"""
 import recordmill
 try:
@@ -222,7 +230,7 @@ except ImportError as error:
 else:
     raise SystemExit("to_tf() worked without TensorFlow")
 """
-    loaded_after(code, blocked=("tensorflow",))
+    modules_after(code, blocked=("tensorflow",))
 
 
 @pytest.mark.sweep
@@ -233,32 +241,34 @@ def test_reads_import_no_slow_package(tmp_path: Path) -> None:
         {"scipy", "pandas", "PIL", "pyarrow.dataset", "pyarrow.compute"},
     )
 
-    def loaded(*args: str) -> set[str]:
+    def slow_modules_of(*args: str) -> set[str]:
         return (
-            loaded_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0")
+            modules_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0")
             & slow
         )
 
-    loaded("build", "jsonl", str(tmp_path / "in.jsonl"), "--quiet", "--out", shards)
-    assert not loaded("head", shards)
+    slow_modules_of("build", "jsonl", str(tmp_path / "in.jsonl"), "--quiet", "--out", shards)
+    assert not slow_modules_of("head", shards)
     slow.remove("pyarrow.compute")  # 60 ms
-    assert not loaded("read", shards, "--to", "parquet", "--quiet", "--out", str(tmp_path / "read"))
-    assert not loaded("inspect", shards)
+    assert not slow_modules_of(
+        "read", shards, "--to", "parquet", "--quiet", "--out", str(tmp_path / "read")
+    )
+    assert not slow_modules_of("inspect", shards)
 
 
 def test_windows_is_refused_with_a_clear_message() -> None:
     code = "import sys; sys.platform = 'win32'; import recordmill"
-    done = run_python("-c", code, check=False, timeout=60)
-    assert done.returncode != 0
-    assert "Windows" in done.stderr
-    assert "WSL" in done.stderr
+    process = run_python("-c", code, check=False, timeout=60)
+    assert process.returncode != 0
+    assert "Windows" in process.stderr
+    assert "WSL" in process.stderr
     setup = (
         "import sys; sys.platform = 'win32'; sys.argv = ['setup.py', '--version']; "
         f"exec(open({str(ROOT / 'setup.py')!r}).read())"
     )
-    done = run_python("-c", setup, check=False, timeout=60)
-    assert done.returncode != 0
-    assert "does not run on Windows" in done.stderr
+    process = run_python("-c", setup, check=False, timeout=60)
+    assert process.returncode != 0
+    assert "does not run on Windows" in process.stderr
 
 
 def test_every_installed_program_exists() -> None:

@@ -1,5 +1,6 @@
-"""Messages keep their options, which are keywords in Python and flags on the command line
-(`base.messages`).
+"""Messages keep their options: keywords in Python, and flags on the command line.
+
+See `base.messages`.
 """
 
 import ast
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.runs import in_flags
-from rooms import all_modules, installed, parsed
+from rooms import all_modules, installed_path, parse_module
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
@@ -23,13 +24,13 @@ DECLARED = {name for call in CALLS.values() for name in call.options}
 FLAGS = {
     flag
     for call in CALLS.values()
-    for each in call.options.values()
-    for flag in each.all_flags
+    for declared in call.options.values()
+    for flag in declared.all_flags
     if flag.startswith("--")
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
-_COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
-# the command line, those who speak to programs that have flags of their own, and CSS
+_COMMAND = re.compile(r"`recordmill [^`]*`")  # a complete command, for users to copy
+# The command line, code for programs with their own flags, and CSS.
 _LEFT_OUT = (
     "options/",
     "commands/",
@@ -38,7 +39,7 @@ _LEFT_OUT = (
     "transforms/worker.py",
 )
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")
-# functions below the doors that take an option's name, and which argument it is
+# By function: the position of its argument that is the name of an option.
 _TAKE_NAMES = {
     "option": 0,
     "parse_size": 1,
@@ -52,42 +53,42 @@ _TAKE_NAMES = {
 
 def products() -> Iterator[tuple[str, ast.Module]]:
     for path in all_modules():
-        name = str(installed(path))
+        name = str(installed_path(path))
         if not name.startswith(_LEFT_OUT):
-            yield name, parsed(path)
+            yield name, parse_module(path)
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, text) of what is neither a docstring nor a help."""
+    """Yields (line, text) of all strings, without docstrings and help texts."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    # outputs describe themselves for `read --help-all`, and options for the help of all commands
+    # Outputs and options contain their help texts.
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in ("Output", "declare", "redeclare")
         ):
-            given = (*node.args, *(keyword.value for keyword in node.keywords))
-            docs |= {id(each) for each in given}
+            arguments = (*node.args, *(keyword.value for keyword in node.keywords))
+            docs |= {id(argument) for argument in arguments}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.lineno, node.value
 
 
 def test_no_message_contains_a_flag() -> None:
-    found = [
+    problems = [
         f"{name}:{line}: {flag[0]}"
         for name, tree in products()
         for line, text in texts(tree)
         for flag in _FLAG.finditer(_COMMAND.sub("", text))
         if flag[0] not in _OF_BEAM
     ]
-    assert found == []
+    assert problems == []
 
 
 def test_no_message_builds_a_flag_from_a_name() -> None:
     """`f"--{name}"` would show a flag to users of Python."""
-    found = [
+    problems = [
         f"{name}:{node.lineno}"
         for name, tree in products()
         for node in ast.walk(tree)
@@ -95,32 +96,32 @@ def test_no_message_builds_a_flag_from_a_name() -> None:
         for part in node.values
         if isinstance(part, ast.Constant) and str(part.value).endswith("--")
     ]
-    assert found == []
+    assert problems == []
 
 
 def test_search_for_flags_finds_them() -> None:
     tree = ast.parse(
         '"""--doc"""\nf"{x}: give --max-rejects {y}, or --to npy"\n"`recordmill verify --mend`"\n"--flink_master"'
     )
-    found = [flag[0] for _, text in texts(tree) for flag in _FLAG.finditer(_COMMAND.sub("", text))]
-    assert sorted(found) == ["--max-rejects", "--to"]
-    assert set(found) <= FLAGS
+    flags = [flag[0] for _, text in texts(tree) for flag in _FLAG.finditer(_COMMAND.sub("", text))]
+    assert sorted(flags) == ["--max-rejects", "--to"]
+    assert set(flags) <= FLAGS
 
 
 def test_every_option_name_in_a_message_is_declared() -> None:
     names = [
-        (f"{name}:{node.lineno}", given.value)
+        (f"{name}:{node.lineno}", argument.value)
         for name, tree in products()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and (at := _TAKE_NAMES.get(node.func.id)) is not None
-        and at < len(node.args)
-        and isinstance(given := node.args[at], ast.Constant)
-        and isinstance(given.value, str)
+        and (position := _TAKE_NAMES.get(node.func.id)) is not None
+        and position < len(node.args)
+        and isinstance(argument := node.args[position], ast.Constant)
+        and isinstance(argument.value, str)
     ]
     assert len(names) > 200
-    assert [found for found in names if found[1] not in DECLARED] == []
+    assert [entry for entry in names if entry[1] not in DECLARED] == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,8 @@ def test_message_for_a_command_has_no_flag_that_the_command_lacks() -> None:
     assert in_flags(message, "build") == '--seed 3, shuffle="window"'
     assert in_flags(message, "head") == 'seed=3, shuffle="window"'
     assert in_flags(message, "bench") == "seed=3, --shuffle window"
-    assert in_flags(option("shuffle", True), "build") == "shuffle=True"  # there is no --shuffle
+    # The command has --no-shuffle only.
+    assert in_flags(option("shuffle", True), "build") == "shuffle=True"
 
 
 LIKE_OPTIONS = [
@@ -201,15 +203,15 @@ def test_text_of_a_user_is_not_rewritten(text: str) -> None:
     assert in_flags(option("label", text)) == f"--label {shlex.quote(text)}"
 
 
-# what takes a template and fields
+# Classes that take a template and its fields.
 _CARRIERS = {"Message", "UsageError", "DataError", "RecordmillError", "EngineError"}
 _PARTS = {"option", "option_text", "Message", "join_messages"}
 
 
 def _calls_parts(node: ast.AST) -> bool:
     return any(
-        isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _PARTS
-        for each in ast.walk(node)
+        isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in _PARTS
+        for part in ast.walk(node)
     )
 
 
@@ -224,17 +226,19 @@ def _lost_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if (
             isinstance(node, ast.Call)
             and getattr(node.func, "attr", "") == "join"
-            and any(_calls_parts(each) for each in node.args)
+            and any(_calls_parts(argument) for argument in node.args)
         ):
             yield node.lineno, "str.join drops the option: call join_messages"
 
 
 def test_no_message_loses_the_parts_of_an_option() -> None:
     """`raise UsageError("{label}: no such column", label=option("label", name))`, without f."""
-    found = [
-        f"{name}:{line}: {what}" for name, tree in products() for line, what in _lost_parts(tree)
+    problems = [
+        f"{name}:{line}: {problem}"
+        for name, tree in products()
+        for line, problem in _lost_parts(tree)
     ]
-    assert found == []
+    assert problems == []
 
 
 def test_search_for_lost_options_finds_them() -> None:
@@ -245,13 +249,13 @@ def test_search_for_lost_options_finds_them() -> None:
 
 
 def test_fields_of_message_templates_are_given() -> None:
-    wrong = []
+    problems = []
     count = 0
     for name, tree in products():
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in _CARRIERS):
                 continue
-            fields = {each.arg for each in node.keywords if each.arg is not None}
+            fields = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
             if getattr(node.func, "id", "") == "DataError":
                 fields -= {"source", "place"}
             template = node.args[0] if node.args else None
@@ -260,6 +264,6 @@ def test_fields_of_message_templates_are_given() -> None:
             count += 1
             names = {part[1] for part in string.Formatter().parse(template.value) if part[1]}
             if names != fields:
-                wrong.append(f"{name}:{node.lineno}: {sorted(names ^ fields)}")
-    assert wrong == []
+                problems.append(f"{name}:{node.lineno}: {sorted(names ^ fields)}")
+    assert problems == []
     assert count > 300

@@ -1,5 +1,6 @@
-"""Options are declared once; command line, Python, types, manifest and reference page follow
-from the declarations.
+"""Options are declared once.
+
+The command line, Python, types, manifest and reference page follow from the declarations.
 """
 
 import ast
@@ -11,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from rooms import ROOT, parsed
+from rooms import ROOT, parse_module
 
 import recordmill
 from recordmill.__main__ import main
@@ -24,7 +25,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.transforms.write_shards import WriteShards
 
 MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
-COMMON = 26  # what fits a screen
+COMMON = 26  # the number that fits on a screen
 FUNCTIONS = [
     *(name for name, call in CALLS.items() if call.is_command and call.is_function),
     "open",
@@ -35,13 +36,13 @@ FUNCTIONS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
     options = CALLS[command].options.values()
-    for what in ("name", "main_flag"):
-        twice = [
+    for attribute in ("name", "main_flag"):
+        names = [
             name
-            for name, count in Counter(getattr(option, what) for option in options).items()
+            for name, count in Counter(getattr(option, attribute) for option in options).items()
             if count > 1
         ]
-        assert not twice, f"{command} declares {twice} twice"
+        assert not names, f"{command} declares {names} twice"
     for option in options:
         assert option.help.strip(), option.name
         assert not option.help[0].isupper() or option.help.split()[0].isupper(), (
@@ -61,14 +62,14 @@ def test_choices_of_options_equal_the_tables() -> None:
 
 
 def test_option_name_has_one_meaning_in_all_commands() -> None:
-    seen: dict[str, Option] = {}
-    # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform
-    # --with`
-    differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
+    first_options: dict[str, Option] = {}
+    # These options differ between commands: a switch or an order, shards or Parquet files, the
+    # purpose of a draw, records or inputs, `transform --with`.
+    exceptions = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
     for command in COMMANDS:
         for option in CALLS[command].options.values():
-            first = seen.setdefault(option.name, option)
-            if option.name not in differ:
+            first = first_options.setdefault(option.name, option)
+            if option.name not in exceptions:
                 assert (
                     option.is_switch,
                     option.repeated,
@@ -89,7 +90,7 @@ def test_flags_are_added_only_from_declarations() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("src", "pipelines")
         for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(parsed(path))
+        for node in ast.walk(parse_module(path))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
     ]
     allowed = (
@@ -101,25 +102,25 @@ def test_flags_are_added_only_from_declarations() -> None:
 
 
 def test_reference_page_and_types_of_keywords_are_up_to_date() -> None:
-    again = "python docs/make_reference.py writes it anew"
-    assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
-    assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == MAKER["keywords"](), again
-    written = MAKER["READER_KEYWORDS"].read_text(encoding="utf-8")
-    assert written == MAKER["reader_keywords"](), again
+    remedy = "python docs/make_reference.py writes it anew"
+    assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), remedy
+    assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == MAKER["keywords"](), remedy
+    reader_keywords = MAKER["READER_KEYWORDS"].read_text(encoding="utf-8")
+    assert reader_keywords == MAKER["reader_keywords"](), remedy
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signature_shows_every_keyword_with_its_default(name: str) -> None:
     function = WriteShards if name == "WriteShards" else getattr(recordmill, name)
-    shown, call = dict(inspect.signature(function).parameters), CALLS[name]
+    parameters, call = dict(inspect.signature(function).parameters), CALLS[name]
     for option in call.keywords:
-        parameter = shown.pop(option.name)
+        parameter = parameters.pop(option.name)
         assert parameter.default == option.default
         if option.name not in call.positional:
             assert parameter.annotation == option.keyword_type
             assert parameter.kind == inspect.Parameter.KEYWORD_ONLY
-    # and no others, but the inputs and what only Python has
-    assert set(shown) <= {"source", "inputs", "out", "schema", "progress", "quiet"}
+    # The rest are the inputs, and parameters that only Python has.
+    assert set(parameters) <= {"source", "inputs", "out", "schema", "progress", "quiet"}
 
 
 def test_head_passes_only_options_of_open() -> None:
@@ -128,13 +129,13 @@ def test_head_passes_only_options_of_open() -> None:
 
 @pytest.mark.parametrize("command", ["build", "read"])
 def test_plugins_with_the_same_option_share_its_declaration(command: str) -> None:
-    call, unset = CALLS[command], {"kinds": (), "outputs": ()}
+    call, no_owner = CALLS[command], {"kinds": (), "outputs": ()}
     assert call.plugins
     for name, group in call.plugins.items():
         for option in group.OPTIONS.values():
-            shown = call.options[option.name]
-            assert name in (*shown.kinds, *shown.outputs)
-            assert option == dataclasses.replace(shown, **unset), f"{name}: {option.name}"
+            call_option = call.options[option.name]
+            assert name in (*call_option.kinds, *call_option.outputs)
+            assert option == dataclasses.replace(call_option, **no_owner), f"{name}: {option.name}"
 
 
 def test_values_of_a_kind_are_parsed_and_typed() -> None:
@@ -152,18 +153,21 @@ def test_manifest_holds_the_options_that_determine_bytes(tmp_path: Path) -> None
     result = recordmill.build(
         tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None
     )
-    decides = {
+    names = {
         option.name for option in CALLS["build"].keywords if option.decides and not option.kinds
     }
-    # the manifest has places of their own for these
-    elsewhere = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
-    if_given = {
+    # The manifest contains these options in other places.
+    separate_names = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
+    # These options are only in manifests of builds that use them.
+    optional_names = {
         "stratify",
         "split_column",
         "split_at",
         "parser",
-    }  # manifests of builds without it are as they were
-    assert set(result.manifest.options) == (decides - elsewhere - if_given - {"shard_size"}) | {
+    }
+    assert set(result.manifest.options) == (
+        names - separate_names - optional_names - {"shard_size"}
+    ) | {
         "shard_bytes",
         "kind_options",
     }
@@ -189,9 +193,8 @@ def test_help_shows_common_options_and_help_all_shows_all(
         assert not stop.value.code
         texts[flag] = capsys.readouterr().out
     for option in CALLS[command].flags:
-        short = (
-            option.short and f"{option.short}( {option.metavar})?, "
-        )  # which Python 3.13 writes once
-        shown = re.compile(rf"(?m)^  {short}{option.main_flag}(?![\w-])")
-        assert shown.search(texts["--help-all"]), option.main_flag
-        assert bool(shown.search(texts["--help"])) == option.common, option.main_flag
+        # Python 3.13 writes the metavar only once.
+        short = option.short and f"{option.short}( {option.metavar})?, "
+        pattern = re.compile(rf"(?m)^  {short}{option.main_flag}(?![\w-])")
+        assert pattern.search(texts["--help-all"]), option.main_flag
+        assert bool(pattern.search(texts["--help"])) == option.common, option.main_flag

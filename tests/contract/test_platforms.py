@@ -1,4 +1,4 @@
-"""Every system call that macOS lacks is listed with its alternative, and the alternatives work."""
+"""Each system call that macOS lacks is listed with its alternative, which works."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ C_FUNCTIONS = frozenset(
 # Folders that macOS lacks.
 FOLDERS = re.compile(r"^/(proc|sys|dev/shm|run)(/|$)")
 
-# Every use of them: (file, name) to what happens without it.
+# By (file, name) of each use: the effect if macOS lacks it.
 ALTERNATIVES = {
     ("src/recordmill/base/buffers.py", "malloc_trim"): "getattr: memory is not returned early",
     (
@@ -74,7 +74,7 @@ ALTERNATIVES = {
 
 
 def find_uses(path: Path) -> Iterator[str]:
-    """Yields the names, C functions and folders of the lists above that a module uses."""
+    """Yields the names, C functions and folders that a module uses and macOS lacks."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield from find_names(node.value.id, node.attr)
@@ -86,7 +86,7 @@ def find_uses(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if FOLDERS.match(node.value) or node.value in C_FUNCTIONS:
                 yield node.value
-            elif "\n" in node.value:  # a program in a text
+            elif "\n" in node.value:  # a string with a program
                 yield from sorted(C_FUNCTIONS & {*re.findall(r"\.(\w+)\(", node.value)})
         elif isinstance(node, ast.Call) and len(node.args) > 1:  # hasattr and getattr
             module, name = node.args[:2]
@@ -104,8 +104,8 @@ def test_each_call_that_macos_lacks_is_listed_with_its_alternative() -> None:
     folders = ("src", "pipelines", "schemas", "transforms")
     modules = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     modules.append(ROOT / "setup.py")
-    found = {(str(path.relative_to(ROOT)), use) for path in modules for use in find_uses(path)}
-    assert found == set(ALTERNATIVES)
+    uses = {(str(path.relative_to(ROOT)), use) for path in modules for use in find_uses(path)}
+    assert uses == set(ALTERNATIVES)
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 5])

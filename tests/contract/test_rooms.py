@@ -1,6 +1,4 @@
-"""The package has the declared structure: rooms import only what the table allows, without
-cycles, and are documented.
-"""
+"""Rooms import only the rooms that the table allows, without cycles, and are documented."""
 
 import ast
 import graphlib
@@ -17,41 +15,42 @@ from rooms import (
     ROOMS,
     ROOT,
     all_modules,
-    dotted,
     folder_of,
     imports,
-    installed,
+    installed_path,
     is_any,
     is_standard,
+    module_name,
     modules,
-    parsed,
+    parse_module,
     room_of,
 )
 
-# what the base install has
+# Packages of the base install.
 BASE = {"numpy", "pyarrow", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
-# may import it in functions: a saved graph, tf.data, and a ragged value that becomes a
-# tf.RaggedTensor
+# May import TensorFlow in functions, for a saved graph, for tf.data, and for ragged values that
+# become a tf.RaggedTensor.
 TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
+# Packages of the Beam shell, which only SHELL_FOLDERS import.
 SHELL = {
     "apache_beam",
     "grpc",
     "tensorflow_transform",
     "tfx_bsl",
-}  # the Beam shell's own, in SHELL_FOLDERS only
+}
 SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
-# may import a framework at the top of a module; the others import their modules when they are asked
-# for
+# Rooms that may import a framework at the top of a module. Other rooms import their modules on
+# demand.
 FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
 def test_table_lists_every_room() -> None:
-    there = {
-        ".".join(installed(path).parent.parts)
+    rooms = {
+        ".".join(installed_path(path).parent.parts)
         for path in all_modules()
         if path.name == "__init__.py"
     }
-    assert there == set(ROOMS), (
+    assert rooms == set(ROOMS), (
         "each folder with modules has a line in ROOMS of tests/contract/rooms.py, and each line a folder"
     )
     unlabelled = [path for path in all_modules() if not (path.parent / "__init__.py").exists()]
@@ -59,15 +58,16 @@ def test_table_lists_every_room() -> None:
 
 
 def test_table_of_rooms_has_no_cycle() -> None:
-    """Each room stands below all that it imports; the reader is a leaf: no build depends on how its
-    output is read.
+    """Each room is below all rooms that it imports.
+
+    The reader is a leaf, because no build depends on the way in which its output is read.
     """
-    seen: list[str] = []
+    upper_rooms: list[str] = []
     for room, allowed in ROOMS.items():
-        assert set(allowed.split()) <= set(seen), (
-            f"{room} imports {set(allowed.split()) - set(seen)}: its line belongs below theirs"
+        assert set(allowed.split()) <= set(upper_rooms), (
+            f"{room} imports {set(allowed.split()) - set(upper_rooms)}: its line belongs below theirs"
         )
-        seen.append(room)
+        upper_rooms.append(room)
     for room in ("transforms", "pipelines"):
         assert not any(is_any(name, {"reader"}) for name in ROOMS[room].split())
 
@@ -75,25 +75,25 @@ def test_table_of_rooms_has_no_cycle() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_imports_only_what_the_table_allows(room: str) -> None:
     allowed = {room, *ROOMS[room].split()}
-    wrong, used = [], set()
+    problems, used = [], set()
     for path in modules(room):
         for name, line, _ in imports(path):
             if is_any(name, set(FOLDERS)) and not is_standard(name):
-                wrong.append(f"{installed(path)}:{line} imports {name} without recordmill.")
+                problems.append(f"{installed_path(path)}:{line} imports {name} without recordmill.")
             elif is_any(name, {"recordmill"}):
                 used.add(room_of(name))
                 if room_of(name) not in allowed:
-                    wrong.append(f"{installed(path)}:{line} imports {name}")
-    assert not wrong, "\n".join(wrong)
+                    problems.append(f"{installed_path(path)}:{line} imports {name}")
+    assert not problems, "\n".join(problems)
     assert allowed - {room} <= used, (
         f"the table allows {room} what it does not use: {sorted(allowed - used)}"
     )
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    paths = {dotted(path): path for path in all_modules()}
+    paths = {module_name(path): path for path in all_modules()}
     graph = {
-        name: {found for found, _, _ in imports(path) if found in paths}
+        name: {imported_name for imported_name, _, _ in imports(path) if imported_name in paths}
         for name, path in paths.items()
     }
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
@@ -101,49 +101,50 @@ def test_no_module_imports_itself_through_others() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_has_a_docstring(room: str) -> None:
-    said = ast.get_docstring(
+    docstring = ast.get_docstring(
         ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8"))
     )
-    assert said, f"{room}/__init__.py says nothing"
+    assert docstring, f"{room}/__init__.py says nothing"
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_public_function_or_class_has_a_docstring(room: str) -> None:
-    silent = [
-        f"{installed(path)}:{node.lineno} {node.name}"
+    undocumented = [
+        f"{installed_path(path)}:{node.lineno} {node.name}"
         for path in modules(room)
-        for node in parsed(path).body
+        for node in parse_module(path).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
         if not ast.get_docstring(node) and "overload" not in map(ast.unparse, node.decorator_list)
     ]
-    assert not silent, "\n".join(silent)
+    assert not undocumented, "\n".join(undocumented)
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in SHELL_FOLDERS])
 def test_modules_outside_the_beam_shell_need_only_the_base_install(room: str) -> None:
-    wrong = []
+    problems = []
     for path in modules(room):
         for name, line, at_import in imports(path):
             if is_standard(name) or is_any(
                 name, {"recordmill"} | BASE | FRAMEWORKS.get(room, set())
             ):
                 continue
-            for_tensorflow = {room, installed(path).as_posix()} & TENSORFLOW
+            for_tensorflow = {room, installed_path(path).as_posix()} & TENSORFLOW
             if (
                 is_any(name, SHELL)
                 or at_import
                 or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow)
             ):
-                wrong.append(f"{installed(path)}:{line} imports {name}")
-    assert not wrong, "\n".join(wrong)
+                problems.append(f"{installed_path(path)}:{line} imports {name}")
+    assert not problems, "\n".join(problems)
 
 
-SHARED = {  # what several modules have alike, since a table or a caller finds it there by its name
+# Names that several modules define, because a table or a caller looks them up by name.
+SHARED = {
     "add_parser": "each command's flags",
     "run": "each command",
     "main": "each program",
 }
-# what says how a thing came about, or how it stands to another, and not what it is
+# Words that describe the history or the relations of a thing instead of the thing itself.
 NO_NOUNS = {
     "about",
     "after",
@@ -188,8 +189,9 @@ def _modules() -> list[Path]:
 
 
 def _public(tree: ast.Module) -> Iterator[str]:
-    """Yields the public functions and classes of a module; constants of several modules may have
-    one name.
+    """Yields the public functions and classes of a module.
+
+    Constants are left out, because several modules may use one name.
     """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -199,29 +201,31 @@ def _public(tree: ast.Module) -> Iterator[str]:
 def test_public_name_is_defined_in_one_module() -> None:
     places = defaultdict(set)
     for path in _modules():
-        for name in _public(parsed(path)):
-            places[name].add(installed(path).as_posix())
-    twice = {
-        name: sorted(found)
-        for name, found in places.items()
-        if len(found) > 1 and name not in SHARED
+        for name in _public(parse_module(path)):
+            places[name].add(installed_path(path).as_posix())
+    conflicts = {
+        name: sorted(names)
+        for name, names in places.items()
+        if len(names) > 1 and name not in SHARED
     }
-    assert not twice, "\n".join(
-        f"{name}: {', '.join(found)}" for name, found in sorted(twice.items())
+    assert not conflicts, "\n".join(
+        f"{name}: {', '.join(names)}" for name, names in sorted(conflicts.items())
     )
 
 
 def test_modules_are_named_by_nouns() -> None:
-    wrong = [
-        installed(path).as_posix() for path in all_modules() if set(path.stem.split("_")) & NO_NOUNS
+    problems = [
+        installed_path(path).as_posix()
+        for path in all_modules()
+        if set(path.stem.split("_")) & NO_NOUNS
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not problems, "\n".join(problems)
 
 
 def _documented() -> Iterator[tuple[Path, ast.AST, str]]:
-    """Yields (module, definition, docstring) of all that has a docstring."""
+    """Yields (module, definition, docstring) of all modules, classes and functions."""
     for path in _modules():
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(parse_module(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 yield path, node, ast.get_docstring(node) or ""
 
@@ -233,26 +237,28 @@ def _section(text: str, title: str) -> list[str]:
 
 
 def test_docstring_sections_list_existing_parameters_and_fields() -> None:
-    wrong = []
+    problems = []
     for path, node, text in _documented():
         if isinstance(node, ast.FunctionDef):
             names = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
-            described = _section(text, "Args")
+            described_names = _section(text, "Args")
         elif isinstance(node, ast.ClassDef) and not node.bases:
             names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
             names |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
             names |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-            described = [*_section(text, "Args"), *_section(text, "Attributes")]
+            described_names = [*_section(text, "Args"), *_section(text, "Attributes")]
         else:
             continue
-        wrong += [
-            f"{installed(path)}: {node.name}: {name}" for name in described if name not in names
+        problems += [
+            f"{installed_path(path)}: {node.name}: {name}"
+            for name in described_names
+            if name not in names
         ]
-    assert not wrong, "\n".join(sorted(set(wrong)))
+    assert not problems, "\n".join(sorted(set(problems)))
 
 
-# words of other libraries and of files, and examples
+# Words of other libraries, of files and of examples.
 FOREIGN = {
     "DatasetFeatureStatistics",
     "LICENSE",
@@ -293,23 +299,23 @@ def test_words_in_backticks_are_names_in_the_code() -> None:
     ]
     code = [re.sub(r'(?s)"""(.*?)"""', "", text) for text in texts]
     code = [re.sub(r"(?m)(?<![\"'])#.*$", "", text) for text in code]
-    known = {word for text in code for word in re.findall(r"\w+", text)} | {
+    words = {word for text in code for word in re.findall(r"\w+", text)} | {
         path.stem for path in _modules()
     }
     prose = [(path, text) for path, _, text in _documented()]
     prose += [(path, comment) for path in _modules() for comment in _comments(path)]
-    wrong = [
-        f"{installed(path)}: `{name}`"
+    problems = [
+        f"{installed_path(path)}: `{name}`"
         for path, text in prose
         for name in re.findall(r"`([A-Za-z_]\w*)`", text)
-        if name not in known | FOREIGN
+        if name not in words | FOREIGN
     ]
-    assert not wrong, "\n".join(sorted(set(wrong)))
+    assert not problems, "\n".join(sorted(set(problems)))
 
 
 def test_arguments_and_fields_are_described_in_sections() -> None:
-    """A phrase such as `path: the file.` in prose would become stale unseen."""
-    wrong = []
+    """Phrases such as `path: the file.` in prose would become stale unnoticed."""
+    problems = []
     for path, node, text in _documented():
         if isinstance(node, ast.Module):
             continue
@@ -318,30 +324,30 @@ def test_arguments_and_fields_are_described_in_sections() -> None:
         body = re.split(
             r"(?m)^(?:Args|Attributes|Returns|Raises|Yields|Examples?|Notes?):$|^>>>", text
         )[0]
-        wrong += [
-            f"{installed(path)}: {node.name}: {name}:"
+        problems += [
+            f"{installed_path(path)}: {node.name}: {name}:"
             for name in re.findall(r"(?:^|\. |\n)([a-z_]+): ", body)
             if name in names
         ]
-    assert not wrong, "\n".join(sorted(set(wrong)))
+    assert not problems, "\n".join(sorted(set(problems)))
 
 
 def test_module_named_in_a_docstring_exists() -> None:
-    known = {dotted(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
-    wrong = []
+    names = {module_name(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
+    problems = []
     for path, _, text in _documented():
         for name in re.findall(r"`((?:[a-z_]+\.)+\w+)`", text):
             parts = name.split(".")
-            if parts[0] in FOLDERS and not known & {
+            if parts[0] in FOLDERS and not names & {
                 name,
                 ".".join(parts[:-1]),
                 ".".join(parts[:-2]),
             }:
-                wrong.append(f"{installed(path)}: `{name}`")
-    assert not wrong, "\n".join(sorted(set(wrong)))
+                problems.append(f"{installed_path(path)}: `{name}`")
+    assert not problems, "\n".join(sorted(set(problems)))
 
 
-# of `os` and `os.path`, what asks for no file
+# Names of `os` and `os.path` that touch no file.
 OF_OS = {
     "PathLike",
     "cpu_count",
@@ -366,8 +372,8 @@ OF_PATH = {
     "split",
     "splitext",
 }
-# of pathlib's methods, those that ask the file system; str has a `replace`, too, which takes two
-# arguments
+# Methods of pathlib that touch files. `replace` is missing, because `str` has a `replace` with two
+# arguments, too.
 OF_PATHS = {
     "chmod",
     "exists",
@@ -401,8 +407,9 @@ OF_PATHS |= {
     "write_bytes",
     "write_text",
 }
-OPENERS = {"LockFile", "Image", "archive"}  # whose `open` is none of pathlib's
+OPENERS = {"LockFile", "Image", "archive"}  # their `open` is not a method of pathlib
 MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
+# Names of other libraries that touch files.
 OF_LIBRARIES = {
     "OSFile",
     "memory_map",
@@ -411,8 +418,8 @@ OF_LIBRARIES = {
     "fromfile",
     "tofile",
     "FileIO",
-}  # others'
-# what is no storage: files of the installation, the machine and the process
+}
+# Uses that are not storage: files of the installation, the machine and the process.
 NO_STORAGE = {
     "__main__.py": "the end of the process",
     "base/display.py": "the width of the terminal",
@@ -433,9 +440,9 @@ def _modules_outside_storage() -> Iterator[Path]:
 
 
 def _touches(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, what) of each place that would open, ask for, or change a file."""
-    tree = parsed(path)
-    own = {
+    """Yields (line, code) of each place that may open, inspect or change a file."""
+    tree = parse_module(path)
+    own_names = {
         alias.asname or alias.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recordmill")
@@ -455,7 +462,7 @@ def _touches(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Attribute) and _is_touching(node):
             yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call):
-            yield from _called(node, own)
+            yield from _file_calls(node, own_names)
 
 
 def _is_touching(node: ast.Attribute) -> bool:
@@ -465,27 +472,27 @@ def _is_touching(node: ast.Attribute) -> bool:
     return node.attr in OF_LIBRARIES or ast.unparse(node) in ("io.open", "np.load", "np.save")
 
 
-def _called(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str]]:
+def _file_calls(node: ast.Call, own_names: set[str]) -> Iterator[tuple[int, str]]:
     if isinstance(node.func, ast.Name):
-        if node.func.id == "open" and "open" not in own:
+        if node.func.id == "open" and "open" not in own_names:
             yield node.lineno, "open"
     elif isinstance(node.func, ast.Attribute):
-        whole = ast.unparse(node.func)
-        if whole.split(".")[0] in own:
+        call = ast.unparse(node.func)
+        if call.split(".")[0] in own_names:
             return
         replaces = node.func.attr == "replace" and len(node.args) == 1 and not node.keywords
         if (
             replaces
             or node.func.attr in OF_PATHS
-            or (node.func.attr == "open" and whole.split(".")[0] not in OPENERS)
+            or (node.func.attr == "open" and call.split(".")[0] not in OPENERS)
         ):
-            yield node.lineno, f"{whole}()"
+            yield node.lineno, f"{call}()"
 
 
 @pytest.mark.parametrize(
-    "path", _modules_outside_storage(), ids=lambda path: installed(path).as_posix()
+    "path", _modules_outside_storage(), ids=lambda path: installed_path(path).as_posix()
 )
 def test_module_outside_storage_touches_no_files(path: Path) -> None:
-    name = installed(path).as_posix()
-    found = [f"{name}:{line}: {what}" for line, what in _touches(path)]
-    assert bool(found) == (name in NO_STORAGE), found or f"{name} need not be excepted any more"
+    name = installed_path(path).as_posix()
+    places = [f"{name}:{line}: {code}" for line, code in _touches(path)]
+    assert bool(places) == (name in NO_STORAGE), places or f"{name} need not be excepted any more"

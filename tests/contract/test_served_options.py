@@ -1,5 +1,6 @@
-"""Each option, alone or with others, takes effect or is refused, for every kind of input and
-output.
+"""Each option takes effect or is refused, for every kind of input and output.
+
+This holds for pairs of options, too.
 """
 
 import json
@@ -29,7 +30,7 @@ from recordmill.sources.registry import KIND_NAMES, KINDS
 BUILD = [option for option in CALLS["build"].keywords if option.name != "kind"]
 OF_KINDS = [option for option in BUILD if option.kinds]
 READ = [option for option in CALLS["read"].keywords if option.name != "to"]
-# of those that text, a number or a switch would not do for; the others get what their form says
+# Values of options that accept only special texts. `value_of` finds values for the others.
 VALUES: dict[str, Any] = {
     "compression": "gzip",
     "max_rejects": "1%",
@@ -66,7 +67,7 @@ VALUES: dict[str, Any] = {
 
 
 def value_of(option: Option) -> Any:
-    """One that is not its default."""
+    """Returns a value of an option that is not its default."""
     if option.name in VALUES:
         return VALUES[option.name]
     if option.choices:
@@ -93,12 +94,12 @@ NEEDED = {
 }
 
 
-def beside(option: Option) -> dict[str, Any]:
-    """What it needs, the first of several."""
+def needed_options(option: Option) -> dict[str, Any]:
+    """Returns the options that an option needs. If it needs one of several, returns the first."""
     return {
         name: NEEDED[name]
         for name in (
-            *(other for other, _ in option.needs[:1]),
+            *(needed_name for needed_name, _ in option.needs[:1]),
             *(["runner"] if option.engine_only else []),
         )
     }
@@ -109,7 +110,7 @@ def find(name: str) -> Option:
 
 
 def write(folder: Path, kind: str) -> list[str]:
-    """An input of the kind, whose records are good by default options."""
+    """Writes an input of a kind. Its records are valid with default options."""
     folder.mkdir()
     path = folder / f"in.{'txt' if kind == 'text' else kind}"
     if kind == "csv":
@@ -128,10 +129,10 @@ def write(folder: Path, kind: str) -> list[str]:
 def test_option_of_a_kind_is_refused_for_other_kinds(
     option: Option, kind: str, tmp_path: Path
 ) -> None:
-    given = {option.name: value_of(option), **beside(option)}
-    refused = None
+    options = {option.name: value_of(option), **needed_options(option)}
+    message = None
     try:
-        settings = make_options(tmp_path / "out", kind=kind, **given)
+        settings = make_options(tmp_path / "out", kind=kind, **options)
         plan_source(
             write(tmp_path / "in", kind),
             RunFolder.create(tmp_path / "out"),
@@ -140,27 +141,27 @@ def test_option_of_a_kind_is_refused_for_other_kinds(
             Progress(),
         )
     except UsageError as error:
-        refused = str(error)
+        message = str(error)
     except (recordmill.DataError, OSError):
-        pass  # of the input, or what it names
-    is_refused = refused is not None and f"is not for {kind}, whose own options are" in refused
-    assert is_refused == (kind not in option.kinds), refused
+        pass  # an error of the input, or of a file that the option names
+    is_refused = message is not None and f"is not for {kind}, whose own options are" in message
+    assert is_refused == (kind not in option.kinds), message
 
 
 @pytest.mark.parametrize("option", BUILD, ids=lambda option: option.name)
-@pytest.mark.parametrize("what", [FILE_INPUTS, MEMORY_INPUTS])
-def test_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
-    given = {option.name: value_of(option) or "x", **beside(option)}
+@pytest.mark.parametrize("inputs", [FILE_INPUTS, MEMORY_INPUTS])
+def test_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, inputs: str) -> None:
+    options = {option.name: value_of(option) or "x", **needed_options(option)}
     expected = [
         name
-        for name in given
-        if what == MEMORY_INPUTS and (find(name).files_only or find(name).kinds)
+        for name in options
+        if inputs == MEMORY_INPUTS and (find(name).files_only or find(name).kinds)
     ]
     if not expected:
-        check_applicable("build", given, inputs=what)
+        check_applicable("build", options, inputs=inputs)
         return
-    with pytest.raises(UsageError, match=f"is not for {what}"):
-        check_applicable("build", given, inputs=what)
+    with pytest.raises(UsageError, match=f"is not for {inputs}"):
+        check_applicable("build", options, inputs=inputs)
 
 
 @pytest.mark.parametrize(
@@ -178,49 +179,49 @@ def test_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, wha
 def test_build_of_data_in_memory_refuses_options_of_files(
     name: str, value: Any, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {name: value}
+    options: dict[str, Any] = {name: value}
     with pytest.raises(UsageError, match=f"^{name}=.* is not for data in memory$"):
-        recordmill.build(pa.table({"x": [1, 2]}), tmp_path / "out", **given)
+        recordmill.build(pa.table({"x": [1, 2]}), tmp_path / "out", **options)
     assert not list(tmp_path.glob("out/*"))
 
 
 @pytest.mark.parametrize("to", OUTPUT_NAMES)
 @pytest.mark.parametrize("option", READ, ids=lambda option: option.name)
 def test_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to: str) -> None:
-    given = {option.name: value_of(option), **beside(option)}
+    options = {option.name: value_of(option), **needed_options(option)}
     if to in (option.outputs or OUTPUT_NAMES):
-        make_settings(to=to, **given)
+        make_settings(to=to, **options)
         return
     with pytest.raises(
         UsageError, match=f"^{option.name}=.*: works only with .*, not with to=.{to}.$"
     ):
-        make_settings(to=to, **given)
+        make_settings(to=to, **options)
 
 
 @pytest.mark.parametrize("command", ["build", "read"])
 def test_option_is_refused_without_needed_or_with_excluded_options(
     command: str,
 ) -> None:
-    seen = 0
+    count = 0
     for option in CALLS[command].keywords:
-        given = {option.name: value_of(option)}
-        for other, _ in option.needs:
-            with pytest.raises(UsageError, match=f"^{option.name}=.* needs .*{other}="):
-                check_applicable(command, given)
-            check_applicable(command, {**given, other: NEEDED.get(other, "x")})
-            seen += 1
-        for other, setting in option.excludes:
+        options = {option.name: value_of(option)}
+        for second_name, _ in option.needs:
+            with pytest.raises(UsageError, match=f"^{option.name}=.* needs .*{second_name}="):
+                check_applicable(command, options)
+            check_applicable(command, {**options, second_name: NEEDED.get(second_name, "x")})
+            count += 1
+        for second_name, setting in option.excludes:
             excluded = {
-                other: value_of(find(other)) if setting is None else setting,
-                **beside(find(other)),
+                second_name: value_of(find(second_name)) if setting is None else setting,
+                **needed_options(find(second_name)),
             }
             with pytest.raises(
-                UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"
+                UsageError, match=f"^{option.name}=.* and {second_name}=.* exclude each other"
             ):
-                check_applicable(command, {**given, **beside(option), **excluded})
+                check_applicable(command, {**options, **needed_options(option), **excluded})
             check_applicable(command, {option.name: option.default, **excluded})
-            seen += 1
-    assert seen > 4
+            count += 1
+    assert count > 4
 
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "fnapirunner"])
@@ -237,22 +238,25 @@ def test_option_of_engines_is_refused_in_one_process(command: str, runner: str |
 def test_options_refer_only_to_declared_options() -> None:
     for command, call in CALLS.items():
         for option in call.options.values():
-            others = {other for other, _ in (*option.needs, *option.excludes)}
-            known = {*call.options, *call.left_out}
-            assert others <= known, (command, option.name)
+            names = {name for name, _ in (*option.needs, *option.excludes)}
+            declared_names = {*call.options, *call.left_out}
+            assert names <= declared_names, (command, option.name)
             assert set(option.kinds) <= {kind.name for kind in KINDS}
             assert set(option.outputs) <= set(OUTPUT_NAMES)
 
 
 def test_dataflow_template_has_a_parameter_for_each_option_and_returns_its_flags() -> None:
     template = runpy.run_path(str(ROOT / "examples/cluster/dataflow_template.py"))
-    found = template["template_metadata"]()
-    assert {"name", "description", "parameters"} == set(json.loads(json.dumps(found)))
-    parameters = {one["name"]: one for one in found["parameters"]}
-    assert len(parameters) == len(found["parameters"])
+    metadata = template["template_metadata"]()
+    assert {"name", "description", "parameters"} == set(json.loads(json.dumps(metadata)))
+    parameters = {parameter["name"]: parameter for parameter in metadata["parameters"]}
+    assert len(parameters) == len(metadata["parameters"])
     assert all(re.fullmatch("[a-z][a-z_]*", name) for name in parameters)
-    assert all(one["label"] and one["helpText"] for one in parameters.values())
-    assert [name for name, one in parameters.items() if not one["isOptional"]] == ["input", "out"]
+    assert all(parameter["label"] and parameter["helpText"] for parameter in parameters.values())
+    assert [name for name, parameter in parameters.items() if not parameter["isOptional"]] == [
+        "input",
+        "out",
+    ]
     options = [
         option for option in CALLS["build"].flags if option.name not in template["NOT_PARAMETERS"]
     ]

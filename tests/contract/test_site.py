@@ -1,4 +1,4 @@
-"""The documentation site lists every public name and page, and loads nothing from elsewhere."""
+"""The documentation site lists every public name and page, and loads no other site."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def test_picture_is_shown_by_a_page_and_loads_nothing(picture) -> None:
     assert len(PICTURES) == 2
     texts = [page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")]
     assert sum(f"](pictures/{picture.name})" in text for text in texts) == 1
-    loaded = re.findall(r"(?:href|src)=|url\((?!#)|<script|<image", picture.read_text())
-    assert not loaded
+    references = re.findall(r"(?:href|src)=|url\((?!#)|<script|<image", picture.read_text())
+    assert not references

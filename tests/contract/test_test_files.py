@@ -1,18 +1,18 @@
-"""Each module with behaviour of its own has a test file of its name, so its tests are found."""
+"""Each module with its own behaviour has a test file of its name."""
 
 import ast
 import re
 from pathlib import Path
 
 import pytest
-from rooms import ROOMS, ROOT, installed, modules, parsed
+from rooms import ROOMS, ROOT, installed_path, modules, parse_module
 
 # A module of fewer statements may be tested with the module that uses it.
 MIN_STATEMENTS = 60
 
 _DECLARATIONS = "has declarations only; tests/contract/test_served_options.py tries each option"
 _GENERATED = "is written by docs/make_reference.py, and tests/contract/test_options.py compares it"
-# path of a module: why it has no test file of its name
+# By path of a module: the reason why it has no test file of its name.
 EXCEPTIONS: dict[str, str] = {
     "options/build.py": _DECLARATIONS,
     "options/keywords.py": _GENERATED,
@@ -28,24 +28,24 @@ def count_statements(path: Path) -> int:
     return sum(
         isinstance(node, ast.stmt)
         and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        for node in ast.walk(parsed(path))
+        for node in ast.walk(parse_module(path))
     )
 
 
 def find_test_file(module: Path) -> Path:
-    """Returns the path of the test file of a module, whether it exists or not."""
-    name = installed(module)
+    """Returns the path of the test file of a module. The file may not exist."""
+    name = installed_path(module)
     return ROOT / "tests" / name.with_name(f"test_{name.stem}.py")
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_module_with_behaviour_has_a_test_file_of_its_name(room: str) -> None:
     missing = [
-        f"{installed(path)}: add {find_test_file(path).relative_to(ROOT)}, or name a reason in "
+        f"{installed_path(path)}: add {find_test_file(path).relative_to(ROOT)}, or name a reason in "
         "EXCEPTIONS"
         for path in modules(room)
         if path.name != "__init__.py"
-        and installed(path).as_posix() not in EXCEPTIONS
+        and installed_path(path).as_posix() not in EXCEPTIONS
         and count_statements(path) >= MIN_STATEMENTS
         and not find_test_file(path).exists()
     ]
@@ -53,7 +53,7 @@ def test_module_with_behaviour_has_a_test_file_of_its_name(room: str) -> None:
 
 
 def test_exception_is_a_module_that_would_need_a_test_file() -> None:
-    paths = {installed(path).as_posix(): path for room in ROOMS for path in modules(room)}
+    paths = {installed_path(path).as_posix(): path for room in ROOMS for path in modules(room)}
     for name in EXCEPTIONS:
         assert count_statements(paths[name]) >= MIN_STATEMENTS, name
         assert not find_test_file(paths[name]).exists(), name
@@ -70,7 +70,7 @@ def test_test_file_has_a_test() -> None:
 
 
 def test_selections_of_ci_match_test_names() -> None:
-    """A selection that matches nothing leaves its tests out without a word, or adds long ones."""
+    """A selection without matches silently leaves out tests, or adds long tests."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     selections = re.findall(r'(?:^long=|-k )"([^"$]+)"', script, re.MULTILINE)
     words = {word for selection in selections for word in selection.split(" or ")}

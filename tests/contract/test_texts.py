@@ -1,5 +1,7 @@
-"""Generated and checked texts are up to date: merges, doctests, the stub of the library, recipe,
-workflow and promises.
+"""Generated and checked texts are up to date.
+
+These are the stub of the library, doctests, recipe, workflow and promises. No text contains merge
+markers.
 """
 
 import doctest
@@ -11,41 +13,41 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rooms import ROOT, all_modules, dotted
+from rooms import ROOT, all_modules, module_name
 
 import recordmill
 from recordmill.base import native
 from recordmill.base.library import make_stub, read_header
 
-_SIDES = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)  # as git marks them
+_SIDES = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)  # the marks of git
 _KINDS = (".md", ".py", ".toml", ".yaml", ".yml", ".sh", ".ipynb", "")
 _LEFT_OUT = {".git", ".venv", "build", "dist", "node_modules"}
 
 
 def texts(folder: Path) -> list[Path]:
-    found = []
+    paths = []
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
-            found += (
+            paths += (
                 [] if path.name in _LEFT_OUT or path.name.endswith(".egg-info") else texts(path)
             )
         elif path.suffix in _KINDS and path.is_file():
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def test_no_text_contains_merge_markers() -> None:
-    found = texts(ROOT)
-    assert len(found) > 300
-    both = [
-        path for path in found if _SIDES.search(path.read_text(encoding="utf-8", errors="replace"))
+    paths = texts(ROOT)
+    assert len(paths) > 300
+    conflicts = [
+        path for path in paths if _SIDES.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
-    assert both == []
+    assert conflicts == []
 
 
-def documented() -> list[str]:
-    """The modules that hold examples."""
-    return [dotted(path) for path in all_modules() if _has_example(path)]
+def modules_with_examples() -> list[str]:
+    """Returns the names of the modules with examples."""
+    return [module_name(path) for path in all_modules() if _has_example(path)]
 
 
 def _has_example(path: Path) -> bool:
@@ -54,7 +56,7 @@ def _has_example(path: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def example_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with `shards`, the data set of ten records that examples open."""
+    """Folder with `shards`, the data set of ten records that examples open."""
     folder = tmp_path_factory.mktemp("examples")
     numbers = np.arange(10)
     columns = {
@@ -68,7 +70,7 @@ def example_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", documented())
+@pytest.mark.parametrize("name", modules_with_examples())
 def test_doctests_of_a_module_pass(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,10 +107,13 @@ def test_recipe_and_citation_agree_with_the_package() -> None:
     assert recipe["context"]["version"] == citation["version"] == version
     (block,) = re.findall(r"(?ms)^dependencies = \[\n(.*?)^\]$", package)
     (python,) = re.findall(r'(?m)^requires-python = "(.+?)"', package)
-    wanted = {f"python{python}"} | {one.lower() for one in re.findall(r'(?m)^  "(.+?)"', block)}
+    expected = {f"python{python}"} | {
+        requirement.lower() for requirement in re.findall(r'(?m)^  "(.+?)"', block)
+    }
     assert {
-        one.replace(" ", "").replace("python-isal", "isal") for one in recipe["requirements"]["run"]
-    } == wanted
+        requirement.replace(" ", "").replace("python-isal", "isal")
+        for requirement in recipe["requirements"]["run"]
+    } == expected
 
 
 def test_workflow_runs_the_tests_on_each_pinned_python() -> None:
@@ -116,12 +121,12 @@ def test_workflow_runs_the_tests_on_each_pinned_python() -> None:
     path = ROOT / ".github" / "workflows" / "ci.yml"
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
     pinned = sorted(path.stem for path in (ROOT / ".ci" / "constraints").glob("py3*.txt"))
-    tested = jobs["test"]["strategy"]["matrix"]
-    assert sorted(f"py{version.replace('.', '')}" for version in tested["python"]) == pinned
-    assert {*tested["os"]} == {*jobs["base"]["strategy"]["matrix"]["os"]}
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert sorted(f"py{version.replace('.', '')}" for version in matrix["python"]) == pinned
+    assert {*matrix["os"]} == {*jobs["base"]["strategy"]["matrix"]["os"]}
     package = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     classified = {*re.findall(r'"Programming Language :: Python :: (3\.\d+)"', package)}
-    assert {*tested["python"], *jobs["base"]["strategy"]["matrix"]["python"]} == classified
+    assert {*matrix["python"], *jobs["base"]["strategy"]["matrix"]["python"]} == classified
     commands = [step["run"] for step in jobs["test"]["steps"] if "run" in step]
     assert commands == ["./run_local.sh test"]
 

@@ -24,15 +24,15 @@ METHODS = ("batches", "to_torch", "to_tf", "to_keras")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("owner", [recordmill.Dataset, Mixture, MappedBatches])
 def test_method_shows_and_describes_each_declared_option(owner: type, method: str) -> None:
-    declared = CALLS[method].options
-    shown = inspect.signature(getattr(owner, method)).parameters
-    assert set(shown) - set(declared) - {"label"} == {"self", "batch_size"}
-    for name, option in declared.items():
-        assert (shown[name].default, shown[name].annotation) == (
+    options = CALLS[method].options
+    parameters = inspect.signature(getattr(owner, method)).parameters
+    assert set(parameters) - set(options) - {"label"} == {"self", "batch_size"}
+    for name, option in options.items():
+        assert (parameters[name].default, parameters[name].annotation) == (
             option.default,
             option.keyword_type,
         )
-        assert shown[name].kind == inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].kind == inspect.Parameter.KEYWORD_ONLY
         assert f"{name}: {option.help}" in (getattr(owner, method).__doc__ or "")
 
 
@@ -43,7 +43,8 @@ def test_unknown_training_option_names_the_closest_one() -> None:
         Training.from_keywords("batches", 8, {"defaults": {}})
 
 
-OTHER: dict[str, Any] = {  # a value of each option that isn't the one by default
+# A value of each option that is not its default.
+OTHER: dict[str, Any] = {
     "shuffle": False,
     "seed": 3,
     "epochs": 2,
@@ -68,14 +69,16 @@ OTHER: dict[str, Any] = {  # a value of each option that isn't the one by defaul
     "defaults": {"x": 0},
     "nulls": "drop",
 }
-NEEDS: dict[str, dict[str, Any]] = {  # what it stands beside at least
+# By option: the options that it needs.
+NEEDS: dict[str, dict[str, Any]] = {
     "num_hosts": {"host_index": 1},
     "host_index": {"num_hosts": 2},
     "weights": {"label": "y"},
     "channels": {"decode_images": (4, 4)},
     "antialias": {"decode_images": (4, 4)},
 }
-REFUSED = [  # beside each other
+# Options that exclude each other.
+REFUSED = [
     {"shuffle", "window_bytes"},
     {"drop_remainder", "pad_remainder"},
     *({"on_bad", name} for name in ("num_hosts", "host_index", "pad_remainder", "start_step")),
@@ -94,20 +97,20 @@ def test_training_option_without_effect_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("pair", itertools.combinations(OTHER, 2), ids="-".join)
 def test_every_pair_of_training_options_is_served_or_refused(pair: tuple[str, str]) -> None:
-    one, two = pair
-    options = {one: OTHER[one], two: OTHER[two]}
-    options = {**NEEDS.get(one, {}), **NEEDS.get(two, {}), **options}
-    if any(both <= set(options) for both in REFUSED):
+    first, second = pair
+    options = {first: OTHER[first], second: OTHER[second]}
+    options = {**NEEDS.get(first, {}), **NEEDS.get(second, {}), **options}
+    if any(excluded_pair <= set(options) for excluded_pair in REFUSED):
         with pytest.raises(UsageError) as error:
             Training.from_keywords("to_tf", 8, options)
         assert any(name in str(error.value) for name in options)
     else:
-        made = Training.from_keywords("to_tf", 8, options)
-        declared = CALLS["to_tf"].options
-        values = ChainMap(*(vars(getattr(made, part)) for part in PARTS))
-        for name, option in declared.items():
-            given = options.get(name, option.default)
-            assert values[name] == option.parse_value(given), name
+        training = Training.from_keywords("to_tf", 8, options)
+        call_options = CALLS["to_tf"].options
+        values = ChainMap(*(vars(getattr(training, part)) for part in PARTS))
+        for name, option in call_options.items():
+            value = options.get(name, option.default)
+            assert values[name] == option.parse_value(value), name
 
 
 @pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
@@ -117,10 +120,10 @@ def test_options_of_batches_are_refused_for_single_records(name: str) -> None:
 
 
 def test_numpy_values_are_accepted_as_training_options() -> None:
-    made = Training.from_keywords(
+    training = Training.from_keywords(
         "batches", np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)}
     )
-    assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
+    assert (training.batch_size, training.order.seed, training.order.epochs) == (8, 3, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Each step of a job applies the settings of its run, whichever step a worker runs first."""
+"""Each step of a job applies the settings of its run.
+
+Any of them may be the first step that a worker runs.
+"""
 
 import ast
 from pathlib import Path
@@ -7,12 +10,12 @@ import recordmill.transforms
 
 HANDLES = {"SharedPlanHandle", "SharedReadRun", "PlanHandle"}
 BEGINNINGS = {"begin_step", "work"}
-# They run in the process that starts the job, or call a step that begins.
+# These functions run in the process that starts the job, or call a step that begins.
 NOT_STEPS = {"build_in_one_step", "collect_split"}
 
 
 def _steps(tree: ast.AST) -> list[ast.FunctionDef]:
-    """Returns the functions with a parameter that is a handle of a run."""
+    """Returns the functions with a parameter for the handle of a run."""
     return [
         function
         for function in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""Wrong arguments of Python calls give one sentence: what is wrong, and a right value."""
+"""Wrong arguments in Python raise one sentence with the mistake and a right value."""
 
 import errno
 import inspect
@@ -261,7 +261,7 @@ def test_repr_of_batches_points_keras_users_to_to_keras(ds: Dataset) -> None:
 def test_disk_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    # a descriptor for reading refuses to write, as a broken disk does
+    # A descriptor for reading refuses writes, like a broken disk.
     reader = os.fdopen(os.open(file, os.O_RDONLY), "rb", buffering=0)
     with reader, pytest.raises(OSError, match="Bad file descriptor") as error:
         write_all(_Writer(reader.fileno()), b"x")  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ def test_disk_error_names_the_file(tmp_path: Path) -> None:
 
 
 class _Writer:
-    """A file that writes to any descriptor, because Python's own checks the mode first."""
+    """Writer for any descriptor. Python's own files check the mode first."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
