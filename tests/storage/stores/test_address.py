@@ -1,4 +1,4 @@
-"""Paths of users become local paths or URIs. An error about another one shows no secret."""
+"""Paths of users become local paths or URIs, and errors show no secret."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -87,9 +87,9 @@ def test_input_path_is_local_or_a_normalized_uri(path: Any, expected: str) -> No
 def test_unsupported_path_is_an_error_with_a_remedy(
     parse: Callable[[str], str], path: str, message: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         parse(path)
-    assert message in str(caught.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_unsupported_path_is_an_error_with_a_remedy(
     ],
 )
 def test_refused_uri_does_not_show_its_secret(path: str, advice: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         parse_input_path(path)
-    assert advice in str(caught.value)
-    assert "secret" not in str(caught.value).replace("may contain a secret", "")
+    assert advice in str(error.value)
+    assert "secret" not in str(error.value).replace("may contain a secret", "")
 
 
 def test_existing_local_name_is_not_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""Cached blocks of a data set in a store need no second request; damaged ones are fetched again,
-within the limit.
+"""Cached blocks of a data set in a store need no second request.
+
+Damaged blocks are fetched again, and the cache stays within its limit.
 """
 
 import multiprocessing
@@ -49,12 +50,15 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 10_000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 20_000)
-    with fault_proxy(store.endpoint) as between, use_settings(**s3_settings(between.url)):
-        yield between
+    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+        yield proxy
 
 
 def forget() -> None:
-    """Empties the memory cache of this process. Reads in progress end in the old one."""
+    """Replaces the memory cache of this process by an empty one.
+
+    Reads in progress end in the old cache.
+    """
     files._OBJECT_STORAGE._blocks = BlockCache()
 
 
@@ -70,18 +74,18 @@ def test_second_epoch_makes_no_request(
     proxy.begin()
     assert read_all_ways(dataset) == expected
     assert proxy.requests == []
-    again = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache")
+    reopened = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache")
     assert [
-        said for said in proxy.requests if ".tfrecord" in said
-    ] == []  # only what there is is asked for
+        request for request in proxy.requests if ".tfrecord" in request
+    ] == []  # opening requests no shard
     forget()
     proxy.begin()
-    assert read_all_ways(again) == expected
+    assert read_all_ways(reopened) == expected
     assert proxy.requests == []
-    near = recordmill.open(
+    local = recordmill.open(
         str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3))
     )
-    assert read_all_ways(near)[:3] == expected[:3]
+    assert read_all_ways(local)[:3] == expected[:3]
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
@@ -110,14 +114,14 @@ def test_unpickled_data_set_makes_no_request(store: Store, proxy: Proxy, tmp_pat
 def test_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     expected = read_all_ways(dataset)
-    kept = cached_blocks(tmp_path)
+    block_paths = cached_blocks(tmp_path)
     damages: list[Callable[[bytes], bytes]] = [
         lambda data: data[:-1],
         lambda data: b"",
         lambda data: data + b"x",
         lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
     ]
-    for path, damage in zip(kept, damages, strict=False):
+    for path, damage in zip(block_paths, damages, strict=False):
         path.write_bytes(damage(path.read_bytes()))
     (tmp_path / "mine.txt").write_text("mine")
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
@@ -125,7 +129,7 @@ def test_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Pa
     proxy.begin()
     assert read_all_ways(dataset) == expected
     assert len(proxy.requests) == 4
-    assert cached_blocks(tmp_path) == kept
+    assert cached_blocks(tmp_path) == block_paths
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
@@ -139,7 +143,7 @@ def test_cache_stays_within_cache_bytes(store: Store, proxy: Proxy, tmp_path: Pa
     forget()
     proxy.begin()
     list(dataset.batches(50, shuffle=False))
-    assert len([said for said in proxy.requests if said.startswith("GET")]) > 0
+    assert len([request for request in proxy.requests if request.startswith("GET")]) > 0
 
 
 def test_cache_limit_is_shared_by_processes(tmp_path: Path) -> None:
@@ -153,20 +157,20 @@ def test_cache_limit_is_shared_by_processes(tmp_path: Path) -> None:
         child.join()
         assert child.exitcode == 0
     assert 50_000 < sum(path.stat().st_size for path in cached_blocks(tmp_path)) <= 100_000
-    found = [
-        DiskCache(str(tmp_path), 100_000).get((number, at), 1000)
+    blocks = [
+        DiskCache(str(tmp_path), 100_000).get((number, index), 1000)
         for number in range(3)
-        for at in range(100)
+        for index in range(100)
     ]
-    assert sum(block is not None for block in found) == len(cached_blocks(tmp_path))
+    assert sum(block is not None for block in blocks) == len(cached_blocks(tmp_path))
 
 
-@pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1"])
+@pytest.mark.parametrize("mount_option", ["size=64k", "nr_inodes=1"])
 def test_full_disk_of_the_cache_is_reported_once_and_reads_continue(
-    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, room: str
+    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, mount_option: str
 ) -> None:
     expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
-    with small_disk(tmp_path / "disk", room) as folder:
+    with small_disk(tmp_path / "disk", mount_option) as folder:
         dataset = recordmill.open(f"{store.root}/plain", cache=folder / "cache")
         forget()
         for _ in range(2):
@@ -174,26 +178,28 @@ def test_full_disk_of_the_cache_is_reported_once_and_reads_continue(
             batches = dataset.batches(50, shuffle="global", seed=1)
             assert sorted(np.concatenate([batch["id"] for batch in batches])) == sorted(expected)
             forget()
-        (said,) = {
+        (message,) = {
             record.getMessage()
             for record in caplog.records
             if "nothing more is kept" in record.getMessage()
         }
-        assert said == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
-        kept = {path: path.read_bytes() for path in cached_blocks(folder / "cache")}
-        assert all(data.startswith(b"RMBLOCK2") for data in kept.values())
-        assert bool(kept) == (room == "size=64k")
+        assert message == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
+        contents = {path: path.read_bytes() for path in cached_blocks(folder / "cache")}
+        assert all(data.startswith(b"RMBLOCK2") for data in contents.values())
+        assert bool(contents) == (mount_option == "size=64k")
     assert caplog.text.count("nothing more is kept") == 1
 
 
 @contextmanager
-def small_disk(folder: Path, room: str) -> Iterator[Path]:
+def small_disk(folder: Path, mount_option: str) -> Iterator[Path]:
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", room, "tmpfs", str(folder)], capture_output=True, text=True
+    result = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", mount_option, "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
     )
-    if mounted.returncode:
-        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
+    if result.returncode:
+        pytest.skip(f"a small disk can't be mounted here: {result.stderr.strip()}")
     try:
         yield folder
     finally:
@@ -202,39 +208,42 @@ def small_disk(folder: Path, room: str) -> Iterator[Path]:
 
 def test_forked_child_reads_only_cached_blocks(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     uri = f"{store.root}/plain"
-    cached, other = recordmill.open(uri, cache=tmp_path), recordmill.open(f"{store.root}/packed")
-    expected = cached.to_numpy()["id"].tolist()
+    cached_set, uncached_set = (
+        recordmill.open(uri, cache=tmp_path),
+        recordmill.open(f"{store.root}/packed"),
+    )
+    expected = cached_set.to_numpy()["id"].tolist()
     forget()
-    held = files._OBJECT_STORAGE._blocks
-    held.get(("there", 0), lambda: np.zeros(3, np.uint8))
-    held.start_read(
+    blocks = files._OBJECT_STORAGE._blocks
+    blocks.get(("there", 0), lambda: np.zeros(3, np.uint8))
+    blocks.start_read(
         ("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future()
-    )  # by a thread of this process
-    here, there = multiprocessing.Pipe(False)
+    )  # a read in progress, in a thread that the child lacks
+    receiver, sender = multiprocessing.Pipe(False)
     context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: there.send(_in_child(cached, other)))
+    child = context.Process(target=lambda: sender.send(read_in_child(cached_set, uncached_set)))
     try:
-        with held._lock, REQUEST_LIMIT.acquire(REQUEST_LIMIT.max_requests):
+        with blocks._lock, REQUEST_LIMIT.acquire(REQUEST_LIMIT.max_requests):
             child.start()
-        assert here.poll(60), "the child waits"
-        said = "a forked process can't use connections to stores: start it by spawn"
-        assert here.recv() == [[0, 0, 0], [7], expected, said]
+        assert receiver.poll(60), "the child waits"
+        message = "a forked process can't use connections to stores: start it by spawn"
+        assert receiver.recv() == [[0, 0, 0], [7], expected, message]
     finally:
         child.kill()
         child.join()
         forget()
 
 
-def _in_child(cached: recordmill.Dataset, other: recordmill.Dataset) -> list[Any]:
-    held = files._OBJECT_STORAGE._blocks
-    there = held.get(("there", 0), lambda: np.ones(1, np.uint8)).tolist()
-    anew = held.get(("coming", 1), lambda: np.full(1, 7, np.uint8)).tolist()
-    found = [there, anew, cached.to_numpy()["id"].tolist()]
+def read_in_child(cached_set: recordmill.Dataset, uncached_set: recordmill.Dataset) -> list[Any]:
+    blocks = files._OBJECT_STORAGE._blocks
+    cached_block = blocks.get(("there", 0), lambda: np.ones(1, np.uint8)).tolist()
+    pending_block = blocks.get(("coming", 1), lambda: np.full(1, 7, np.uint8)).tolist()
+    results = [cached_block, pending_block, cached_set.to_numpy()["id"].tolist()]
     try:
-        other.to_numpy()
+        uncached_set.to_numpy()
     except OSError as error:
-        return [*found, error.strerror]
-    return found
+        return [*results, error.strerror]
+    return results
 
 
 def test_full_temporary_disk_is_an_error_of_map_file(
@@ -257,14 +266,14 @@ def test_replaced_object_is_not_read_from_the_cache(
     shard = next(
         (write_data_set(tmp_path / "a", {"train": mixed_rows(50)}, shards=1)).rglob("*.tfrecord")
     )
-    other = next(
+    new_shard = next(
         (write_data_set(tmp_path / "b", {"train": mixed_rows(50, 50)}, shards=1)).rglob(
             "*.tfrecord"
         )
     )
     uri = store.put("changing/x.tfrecord", shard.read_bytes())
     assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50))
-    store.put("changing/x.tfrecord", other.read_bytes())
+    store.put("changing/x.tfrecord", new_shard.read_bytes())
     assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50, 100))
 
 
@@ -282,21 +291,27 @@ def test_unwritable_cache_is_reported_and_bad_options_are_refused(
         recordmill.open(f"{store.root}/plain", cache=tmp_path, cache_bytes="many")
 
 
-@pytest.mark.parametrize("most", [3, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("max_requests", [3, pytest.param(1, marks=pytest.mark.sweep)])
 def test_requests_in_flight_stay_within_storage_requests(
-    store: Store, proxy: Proxy, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
+    store: Store,
+    proxy: Proxy,
+    tmp_path: Path,
+    max_requests: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{at},{'x' * 200}\n" for at in range(3000)))
-    near, out = (
+    (tmp_path / "a.csv").write_text(
+        "a,b\n" + "".join(f"{row},{'x' * 200}\n" for row in range(3000))
+    )
+    local, out = (
         write_data_set(tmp_path / "set", {"train": mixed_rows(ROWS)}, shards=6),
-        f"{store.root}/limited{most}",
+        f"{store.root}/limited{max_requests}",
     )
     uri = store.put("limited/a.csv", (tmp_path / "a.csv").read_bytes())
     proxy.delay_sec = 0.01
-    flag = ["--storage-requests", str(most)]
+    flag = ["--storage-requests", str(max_requests)]
     for command in (
         ["build", uri, "--out", out, "--num-shards", "5"],
-        ["read", str(near), "--out", f"{out}-read", "--file-size", "20KB"],
+        ["read", str(local), "--out", f"{out}-read", "--file-size", "20KB"],
         ["read", f"{store.root}/plain", "--out", str(tmp_path / "table")],
         ["head", f"{store.root}/plain"],
         ["inspect", f"{store.root}/packed"],
@@ -307,13 +322,13 @@ def test_requests_in_flight_stay_within_storage_requests(
     ):
         proxy.begin()
         assert main([*command, *flag]) == 0, capsys.readouterr().err
-        assert 0 < proxy.max_concurrent <= most, command
+        assert 0 < proxy.most <= max_requests, command
     REQUEST_LIMIT.set_max(64)
-    dataset = recordmill.open(f"{store.root}/plain", storage_requests=most)
+    dataset = recordmill.open(f"{store.root}/plain", storage_requests=max_requests)
     REQUEST_LIMIT.set_max(64)
-    dataset = pickle.loads(pickle.dumps(dataset))  # a process that reads it reads it so
+    dataset = pickle.loads(pickle.dumps(dataset))  # the limit is part of the pickled data set
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50
-    assert 0 < proxy.max_concurrent <= most
+    assert 0 < proxy.most <= max_requests
     with pytest.raises(UsageError, match="storage_requests=0: must be 1 or more"):
         recordmill.open(f"{store.root}/plain", storage_requests=0)

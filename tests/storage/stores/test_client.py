@@ -1,4 +1,4 @@
-"""A failed request to a store is repeated, or is an error of one sentence without secrets."""
+"""A failed request to a store is repeated, or raises an error without secrets."""
 
 import errno
 import logging
@@ -49,7 +49,7 @@ WRONG_KEY = "the store does not know the key, or the secret is wrong"
 
 
 class OddStore(BaseHTTPRequestHandler):
-    """Answers all requests with a page of its own and no ETag, as some proxies do."""
+    """Answers all requests with its own page and no ETag, as some proxies do."""
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -64,7 +64,7 @@ class OddStore(BaseHTTPRequestHandler):
     do_HEAD = do_PUT = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 def test_server_that_is_not_a_store_is_reported_as_such() -> None:
@@ -82,49 +82,49 @@ def test_server_that_is_not_a_store_is_reported_as_such() -> None:
     server.server_close()
 
 
-@pytest.mark.parametrize("cut", [3, 99])
+@pytest.mark.parametrize("num_faults", [3, 99])
 def test_truncated_list_of_objects_is_requested_again(
-    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
+    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, num_faults: int
 ) -> None:
     if not store.root.startswith("s3"):
         pytest.skip("the proxy is for the other store")
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
-        proxy.begin(CUT_ANSWER, range(cut))
-        for ask in (
+    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+        proxy.begin(CUT_ANSWER, range(num_faults))
+        for list_objects in (
             lambda: [name for name, _ in files.iter_object_stats(f"{remote}/rows")],
             lambda: list_names(f"{remote}/rows"),
         ):
             proxy.requests.clear()
-            if cut < client.MAX_RETRIES:
-                assert ask() == ["r0.parquet", "r1.parquet", "r2.parquet"]
+            if num_faults < client.MAX_RETRIES:
+                assert list_objects() == ["r0.parquet", "r1.parquet", "r2.parquet"]
             else:
                 with pytest.raises(OSError, match="the store failed, several times"):
-                    ask()
-            assert len(proxy.requests) == min(cut, client.MAX_RETRIES) + 1
+                    list_objects()
+            assert len(proxy.requests) == min(num_faults, client.MAX_RETRIES) + 1
 
 
 def test_list_of_objects_resumes_after_its_last_complete_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys = [f"x/{at}" for at in range(7)]
-    asked = []
+    keys = [f"x/{number}" for number in range(7)]
+    offsets = []
 
     class Pages:
         def list(
             self, prefix: str, offset: str | None, chunk_size: int
         ) -> Iterator[list[dict[str, str]]]:
-            after = offset or ""
-            asked.append(after)
-            left = [{"path": name} for name in keys if name > after]
-            yield left[:3]
-            if len(left) > 3:
+            previous = offset or ""
+            offsets.append(previous)
+            remaining = [{"path": name} for name in keys if name > previous]
+            yield remaining[:3]
+            if len(remaining) > 3:
                 raise ValueError("Error getting list response body")
 
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
     monkeypatch.setattr(client, "get_connection", lambda address: Pages())
-    assert [about["path"] for _, about in client.iter_objects(Address("s3://b", "x"))] == keys
-    assert asked == ["", "x/2", "x/5"]
+    assert [info["path"] for _, info in client.iter_objects(Address("s3://b", "x"))] == keys
+    assert offsets == ["", "x/2", "x/5"]
 
 
 NO_KEY = "no key for this bucket is in the environment, in a profile, or given by an instance role"
@@ -181,7 +181,7 @@ _OF_AZURE = [
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "path", "said"),
+    ("scheme", "changes", "path", "message"),
     [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
 )
 def test_wrong_address_or_key_is_reported_in_a_sentence(
@@ -192,56 +192,59 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     scheme: str,
-    given: dict[str, str],
+    changes: dict[str, str],
     path: str,
-    said: str,
+    message: str,
 ) -> None:
     if not store.root.startswith(scheme):
         pytest.skip("of the other store")
-    now = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
-    wrong = (
-        s3_settings(store.endpoint, **given)
+    current = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
+    environment = (
+        of_s3(store.endpoint, **changes)
         if scheme == "s3"
-        else now | {f"AZURE_{key}": given[key] for key in given}
+        else current | {f"AZURE_{key}": changes[key] for key in changes}
     )
     monkeypatch.setattr(client, "MAX_RETRIES", 1)
     caplog.set_level(logging.DEBUG)
-    where = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
-    commands = [["build", where, "--out", str(tmp_path / "out")], ["inspect", where]]
+    uri = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
+    commands = [["build", uri, "--out", str(tmp_path / "out")], ["inspect", uri]]
     if not {"nothing", "in/tables/*.png"} & {path}:
         (tmp_path / "a.csv").write_text("a\n1\n")
-        commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{where}/out"])
-    with use_settings(**wrong):
+        commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{uri}/out"])
+    with settings(**environment):
         for command in commands:
             assert main(command) in (1, 2)
-            heard = capsys.readouterr()
-            assert said in heard.err, heard.err
-            assert heard.err.count("\n") == 1
-            assert SECRET not in heard.err + heard.out + caplog.text
+            output = capsys.readouterr()
+            assert message in output.err, output.err
+            assert output.err.count("\n") == 1
+            assert SECRET not in output.err + output.out + caplog.text
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])
 def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     # Neither service of an instance has keys: the server answers 404 to all requests.
-    with web_files(Path("/nonexistent")) as nobody:
-        of_azure = {
+    with web_files(Path("/nonexistent")) as server:
+        azure_settings = {
             "AZURE_STORAGE_ACCOUNT_NAME": "a",
-            "AZURE_MSI_ENDPOINT": nobody.url,
-            "IDENTITY_ENDPOINT": nobody.url,
+            "AZURE_MSI_ENDPOINT": server.url,
+            "IDENTITY_ENDPOINT": server.url,
         }
-        given = {
-            "AWS_METADATA_ENDPOINT": nobody.url,
+        s3_settings = {
+            "AWS_METADATA_ENDPOINT": server.url,
             "AWS_REGION": "us-east-1",
             "AWS_CONFIG_FILE": os.devnull,
         }
-        given |= {
+        s3_settings |= {
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_ALLOW_HTTP": "true",
             "AZURE_ALLOW_HTTP": "true",
         }
         monkeypatch.setattr(client, "MAX_RETRIES", 0)
-        with use_settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
+        with (
+            settings(**s3_settings, **azure_settings),
+            pytest.raises(PermissionError, match=NO_KEY),
+        ):
             next(files.iter_object_stats(f"{scheme}://{BUCKET}/in"), None)
 
 
@@ -325,27 +328,27 @@ def test_settings_of_profiles_are_used_unless_the_environment_has_them(
 ) -> None:
     (tmp_path / "config").write_text(CONFIG)
     (tmp_path / "credentials").write_text(CREDENTIALS)
-    given = {
+    variables = {
         "AWS_CONFIG_FILE": str(tmp_path / "config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
         **environment,
     }
-    with use_settings(**given):
+    with settings(**variables):
         assert client._profile_settings() == expected
 
 
 def test_profile_without_keys_or_in_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(CONFIG)
-    files_of = {"AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    paths = {"AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     with (
-        use_settings(**files_of, AWS_PROFILE="work"),
+        settings(**paths, AWS_PROFILE="work"),
         pytest.raises(UsageError, match=r"AWS_PROFILE=work: .*have no keys of that profile"),
     ):
         client._profile_settings()
     config.write_bytes(b"[default]\nregion = \xff\n")
     with (
-        use_settings(**files_of),
+        settings(**paths),
         pytest.raises(UsageError, match=f"{config}: can't be read as the AWS command line writes"),
     ):
         client._profile_settings()

@@ -1,4 +1,7 @@
-"""A range has the bytes of one content, even if requests fail or its object is replaced."""
+"""All bytes of a range are from one content of the object.
+
+This holds even if requests fail or the object is replaced.
+"""
 
 import datetime
 import os
@@ -58,7 +61,7 @@ def test_object_that_changed_since_the_plan_is_an_error(web: WebFiles) -> None:
     assert planned == Stat(60_000, 0, planned.etag)
     read_range(url, 0, 10)
     path.write_bytes(path.read_bytes()[::-1])
-    check_unchanged(url, planned, "a")  # all that was read is from the planned content
+    check_unchanged(url, planned, "a")  # all reads so far returned the planned content
     assert read_range(url, 30_000, 30_010).tobytes() == path.read_bytes()[30_000:30_010]
     with pytest.raises(DataError, match="a: changed while it was read"):
         check_unchanged(url, planned, "a")
@@ -73,15 +76,17 @@ def test_range_is_never_mixed_of_two_contents(
     stat(url)
     fetch, old = Downloader.fetch_range, path.read_bytes()
 
-    def replacing(self: Downloader, address: Address, about: Stat, start: int, into: Bytes) -> None:
-        fetch(self, address, about, start, into)
+    def fetch_and_replace(
+        self: Downloader, address: Address, state: Stat, start: int, target: Bytes
+    ) -> None:
+        fetch(self, address, state, start, target)
         if start == 0:
             # A rename, because the server may still send the old content.
             new = web.folder / "new"
             new.write_bytes(old[::-1])
             new.replace(path)
 
-    monkeypatch.setattr(Downloader, "fetch_range", replacing)
+    monkeypatch.setattr(Downloader, "fetch_range", fetch_and_replace)
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
@@ -90,23 +95,25 @@ def test_forked_process_refuses_to_read_a_store(web: WebFiles) -> None:
     url = f"{web.url}/a"
     read_range(url, 0, 20_000)
     if (child := os.fork()) == 0:
-        said = []
-        for start, stop in (30_000, 30_010), (0, 20_000):  # by one request, and by many
+        messages = []
+        for start, stop in (30_000, 30_010), (0, 20_000):  # by one request and by several
             try:
                 read_range(url, start, stop)
             except OSError as error:
-                said.append(error.strerror)
-        os._exit(0 if len(said) == 2 and all("start it by spawn" in text for text in said) else 1)
+                messages.append(error.strerror)
+        os._exit(
+            0 if len(messages) == 2 and all("start it by spawn" in text for text in messages) else 1
+        )
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_ranges_are_read_by_requests_of_at_most_one_part(web: WebFiles) -> None:
     data, address = (web.folder / "a").read_bytes(), Address(web.url, "a")
     downloader = Downloader()
-    known = downloader.stat(address)
+    state = downloader.stat(address)
     web.requests.clear()
     ranges = [(10, np.empty(7000, np.uint8)), (59_990, np.empty(10, np.uint8))]
-    downloader.read_parts(address, known, ranges)
+    downloader.read_parts(address, state, ranges)
     assert [array.tobytes() for _, array in ranges] == [data[10:7010], data[59_990:]]
     assert sorted(web.requests) == [
         "GET /a bytes=10-3009",
@@ -143,9 +150,9 @@ def test_object_that_is_replaced_in_each_attempt_is_an_error(web: WebFiles) -> N
 def test_assumed_state_does_not_replace_a_known_one(web: WebFiles) -> None:
     address, downloader = Address(web.url, "a"), Downloader()
     assert downloader.last_known_stat(address) is None
-    assumed, other = Stat(1, 0, "x"), Stat(2, 0, "y")
+    assumed, second = Stat(1, 0, "x"), Stat(2, 0, "y")
     downloader.assume_stat(address, assumed)
-    downloader.assume_stat(address, other)
+    downloader.assume_stat(address, second)
     assert downloader.last_known_stat(address) == assumed
     assert downloader.stat(address) == downloader.last_known_stat(address) != assumed
 
@@ -157,11 +164,11 @@ def test_oldest_states_of_objects_are_forgotten(monkeypatch: pytest.MonkeyPatch)
     time = datetime.datetime(2020, 1, 1, 0, 0, 1, 999_999, datetime.timezone.utc)
     for address in (*addresses[:2], addresses[0], addresses[2]):
         downloader.record_stat(address, {"e_tag": None, "last_modified": time, "size": 5})
-    full_second = Stat(5, 1_577_836_801 * 10**9)
-    assert [downloader.last_known_stat(one) for one in addresses] == [
-        full_second,
+    rounded = Stat(5, 1_577_836_801 * 10**9)
+    assert [downloader.last_known_stat(key) for key in addresses] == [
+        rounded,
         None,
-        full_second,
+        rounded,
     ]
     etag = downloader.record_stat(
         addresses[0], {"e_tag": '"tag"', "last_modified": time, "size": 5}

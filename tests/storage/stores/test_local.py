@@ -1,4 +1,7 @@
-"""Local files are read by offset, and anything but a regular file is an error at once."""
+"""Local files are read by offset.
+
+A path that is not a regular file is an error at once.
+"""
 
 import errno
 import os
@@ -31,11 +34,11 @@ SPANS = st.lists(
 def test_pipe_and_folder_are_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, number in ((tmp_path / "pipe", errno.EINVAL), (tmp_path, errno.EISDIR)):
-        with pytest.raises(OSError, match=r"\[Errno") as caught:
+        with pytest.raises(OSError, match=r"\[Errno") as error:
             open_regular(path)
-        assert caught.value.errno == number
-        assert caught.value.errno in local.NOT_REGULAR_ERRNOS
-        assert caught.value.filename == str(path)
+        assert error.value.errno == number
+        assert error.value.errno in local.NOT_REGULAR_ERRNOS
+        assert error.value.filename == str(path)
 
 
 @pytest.mark.parametrize("max_read_bytes", [1, 7, 1 << 30])
@@ -55,9 +58,9 @@ def test_reader_fills_a_buffer_up_to_the_end_of_the_file(
 def test_failed_read_is_an_error_with_the_path(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "f", os.O_WRONLY | os.O_CREAT)
     reader = LocalReader("the path", descriptor)
-    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+    with pytest.raises(OSError, match="Bad file descriptor") as error:
         reader.fill(np.empty(1, np.uint8), 0)
-    assert caught.value.filename == "the path"
+    assert error.value.filename == "the path"
     reader.close()
 
 
@@ -71,7 +74,7 @@ def test_reserved_space_has_the_size_and_reads_as_zeros(
     with create_unnamed_file() as file:
         reserve_space(file, size_bytes)
         mapped = map_open_file(file)
-    assert len(mapped) == size_bytes  # also after the file was closed
+    assert len(mapped) == size_bytes  # the mapping outlives the file
     assert not mapped.any()
     assert not mapped.flags.writeable or size_bytes == 0
 

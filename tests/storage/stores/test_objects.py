@@ -1,4 +1,4 @@
-"""Any range of a remote file has the right bytes with few requests, whatever fails on the way."""
+"""Any range of a remote file is read correctly with few requests, whatever fails."""
 
 import re
 from pathlib import Path
@@ -56,44 +56,44 @@ def test_every_read_function_returns_the_remote_bytes(web: WebFiles) -> None:
     assert b"".join(block.tobytes() for block in open_blocks(url, block_bytes=777)) == data
     assert map_file(url).tobytes() == data
     assert map_file(f"{web.url}/empty").tobytes() == read_range(f"{web.url}/empty").tobytes() == b""
-    into = np.empty(100, np.uint8)
-    read_ranges(url, [(50, into)])
-    assert into.tobytes() == data[50:150]
+    target = np.empty(100, np.uint8)
+    read_ranges(url, [(50, target)])
+    assert target.tobytes() == data[50:150]
     with pytest.raises(DataError, match="ends at byte 60000, where 60050 are needed"):
-        read_ranges(url, [(SIZE - 50, into)])
+        read_ranges(url, [(SIZE - 50, target)])
     for starts in [0, 100, 160, 5000, 59_000], [160, 5000, 0, 100, 110, 59_000]:
-        found = np.empty((len(starts), 30), np.uint8)
-        read_ranges(url, list(zip(starts, found, strict=True)))
-        assert [part.tobytes() for part in found] == [data[start : start + 30] for start in starts]
+        arrays = np.empty((len(starts), 30), np.uint8)
+        read_ranges(url, list(zip(starts, arrays, strict=True)))
+        assert [part.tobytes() for part in arrays] == [data[start : start + 30] for start in starts]
 
 
 def test_small_reads_share_requests(web: WebFiles) -> None:
     url = f"{web.url}/a"
-    for at in range(0, SIZE - 12, 100):
-        read_range(url, at, at + 12)
-    assert len([said for said in web.requests if said.startswith("GET")]) == SIZE // 1000
-    assert len(web.requests) == SIZE // 1000 + 1  # and one that asks how long it is
+    for begin in range(0, SIZE - 12, 100):
+        read_range(url, begin, begin + 12)
+    assert len([request for request in web.requests if request.startswith("GET")]) == SIZE // 1000
+    assert len(web.requests) == SIZE // 1000 + 1  # the other request asks for the size
     web.requests.clear()
     read_ranges(url, [(start, np.empty(30, np.uint8)) for start in (0, 40, 90, 5000)])
     assert sorted(web.requests) == ["GET /a bytes=0-119", "GET /a bytes=5000-5029"]
 
 
 def test_small_files_are_requested_at_once(web: WebFiles) -> None:
-    for at in range(20):
-        (web.folder / f"f{at}").write_bytes(bytes([at]) * 500)
-    urls = [f"{web.url}/f{at}" for at in range(20)]
-    found = [(url, stat(url)) for url in urls]
+    for number in range(20):
+        (web.folder / f"f{number}").write_bytes(bytes([number]) * 500)
+    urls = [f"{web.url}/f{number}" for number in range(20)]
+    states = [(url, stat(url)) for url in urls]
     web.requests.clear()
-    assert whole_files(found) == [bytes([at]) * 500 for at in range(20)]
-    assert sorted(web.requests) == sorted(f"GET /f{at} bytes=0-499" for at in range(20))
+    assert read_complete_files(states) == [bytes([number]) * 500 for number in range(20)]
+    assert sorted(web.requests) == sorted(f"GET /f{number} bytes=0-499" for number in range(20))
 
 
-def whole_files(found: list[tuple[str, Stat]]) -> list[bytes]:
-    into = np.empty(sum(about.size_bytes for _, about in found), np.uint8)
+def read_complete_files(states: list[tuple[str, Stat]]) -> list[bytes]:
+    target = np.empty(sum(state.size_bytes for _, state in states), np.uint8)
     return [
         data.tobytes()
         for data in read_files(
-            [InputFile(0, f"name of {path}", path, about) for path, about in found], into
+            [InputFile(0, f"name of {path}", path, state) for path, state in states], target
         )
     ]
 
@@ -103,28 +103,28 @@ def test_read_files_returns_remote_and_local_files_in_order_despite_faults(
     web: WebFiles, tmp_path: Path, fault: str
 ) -> None:
     sizes = [5, 0, 700, 1000, 40_000, 1]
-    for at, size in enumerate(sizes):
-        (web.folder / f"f{at}").write_bytes(bytes([at]) * size)
+    for number, size in enumerate(sizes):
+        (web.folder / f"f{number}").write_bytes(bytes([number]) * size)
     (tmp_path / "near").write_bytes(b"near")
-    found = [(url, stat(url)) for url in (f"{web.url}/f{at}" for at in range(6))]
-    found.insert(3, (str(tmp_path / "near"), stat(str(tmp_path / "near"))))
-    wanted = [bytes([at]) * size for at, size in enumerate(sizes)]
-    wanted.insert(3, b"near")
+    states = [(url, stat(url)) for url in (f"{web.url}/f{number}" for number in range(6))]
+    states.insert(3, (str(tmp_path / "near"), stat(str(tmp_path / "near"))))
+    expected = [bytes([number]) * size for number, size in enumerate(sizes)]
+    expected.insert(3, b"near")
     web.requests.clear()
     web.faults = {2: fault}
     web.slow.set()
-    assert whole_files(found) == wanted
+    assert read_complete_files(states) == expected
     if not fault:
-        small = [said for said in web.requests if "/f4" not in said]
+        small = [request for request in web.requests if "/f4" not in request]
         assert sorted(small) == [
-            f"GET /f{at} bytes=0-{sizes[at] - 1}" for at in (0, 2, 3, 5)
-        ]  # a request each
+            f"GET /f{number} bytes=0-{sizes[number] - 1}" for number in (0, 2, 3, 5)
+        ]  # one request for each file
     (web.folder / "f4").write_bytes(b"x" * 40_000)
     with pytest.raises(DataError, match=r"name of .*f4: changed while it was read"):
-        whole_files(found)
+        read_complete_files(states)
     (web.folder / "f4").unlink()
     with pytest.raises(DataError, match=r"name of .*f4: can't be read: no such object"):
-        whole_files(found)
+        read_complete_files(states)
 
 
 def test_started_range_reads_return_the_bytes_of_the_file(web: WebFiles) -> None:
@@ -179,13 +179,13 @@ def test_block_cache_stays_within_the_memory_of_each_call(web: WebFiles) -> None
 
     read()
     assert blocks._cached_bytes == SIZE
-    most = blocks.max_bytes
+    max_bytes = blocks.max_bytes
     with limit_block_memory(8 * 10_000):
         assert blocks._cached_bytes <= 10_000 == blocks.max_bytes
-        with limit_block_memory(8 * 50_000):  # another call, of another thread
+        with limit_block_memory(8 * 50_000):  # as another thread would
             read()
             assert blocks._cached_bytes <= 10_000
         assert blocks.max_bytes == 10_000
-    assert blocks.max_bytes == most
+    assert blocks.max_bytes == max_bytes
     read()
     assert blocks._cached_bytes == SIZE

@@ -1,4 +1,7 @@
-"""A state identifies the content of a file, and a file over a reader behaves as one of Python."""
+"""A state identifies the content of a file.
+
+A `ReaderFile` behaves like an open file of Python.
+"""
 
 import io
 from collections.abc import Iterator
@@ -28,7 +31,7 @@ def path(tmp_path: Path) -> Iterator[str]:
         (Stat(10, 6, ctime_ns=7), True),
         (Stat(10, 5, "tag", ctime_ns=7), True),
         (Stat(10, 5, ctime_ns=8), True),  # the modification time was set back
-        (Stat(10, 5), False),  # the time of the change is unknown
+        (Stat(10, 5), False),  # the time of the last change is unknown
     ],
 )
 def test_state_detects_a_written_file(current: Stat, is_changed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Objects are put once, and one that is too large to copy is an error."""
+"""A repeated upload succeeds, and an object too large to copy is an error."""
 
 import pytest
 from kit.store_server import BUCKET, Store, azure_server, s3_server
