@@ -1,5 +1,6 @@
-"""Archives give the records of the folder that they hold, and damaged or hostile ones are
-refused by name.
+"""An archive has the records of its folder.
+
+Damaged and hostile archives are refused by name.
 """
 
 import bz2
@@ -30,19 +31,19 @@ from recordmill.storage.files import map_file, read_blocks, read_range, stat
 
 
 def pack(folder: Path, path: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
-    files = sorted(one for one in folder.rglob("*") if one.is_file())
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
     if archives.is_tar(path.name):
         with tarfile.open(
             path, f"w:{path.suffix[1:] if path.suffix[1:] in ('gz', 'bz2', 'xz') else ''}"
         ) as tar:
-            for one in files:
-                tar.add(one, f"./{one.relative_to(folder)}")
+            for file in files:
+                tar.add(file, f"./{file.relative_to(folder)}")
         if path.suffix == ".zst":
             path.write_bytes(zstd(path.read_bytes()))
     else:
         with zipfile.ZipFile(path, "w", method) as archive:
-            for one in files:
-                archive.write(one, one.relative_to(folder))
+            for file in files:
+                archive.write(file, file.relative_to(folder))
     return path
 
 
@@ -70,8 +71,8 @@ def jsonl(folder: Path) -> None:
 
 def records(folder: Path) -> None:
     recordmill.build({"id": np.arange(500)}, folder / "set", num_shards=2)
-    for at, path in enumerate(sorted((folder / "set").rglob("*.tfrecord"))):
-        path.rename(folder / f"{at}.tfrecord")
+    for number, path in enumerate(sorted((folder / "set").rglob("*.tfrecord"))):
+        path.rename(folder / f"{number}.tfrecord")
     import shutil
 
     shutil.rmtree(folder / "set")
@@ -90,18 +91,18 @@ def arrays(folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [images, csv, jsonl, records, parquet, arrays])
 @pytest.mark.parametrize(
-    "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "large"]
+    "form", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "large"]
 )
 def test_build_of_an_archive_equals_the_build_of_its_folder(
-    write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Any, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "expected", name="x", seed=3)
-    if how == "large":
+    if form == "large":
         monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10)
-    method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
-    path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
+    method = zipfile.ZIP_STORED if form == "not deflated" else zipfile.ZIP_DEFLATED
+    path = pack(tmp_path / "in", tmp_path / f"a.{form if 'tar' in form else 'zip'}", method)
     recordmill.build(path, tmp_path / "out", name="x", seed=3)
     assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
     assert recordmill.verify(tmp_path / "out") == []
@@ -137,35 +138,41 @@ def test_any_range_of_a_zip_member_is_read(
         archive.writestr("before", b"x" * 99)
         archive.writestr("a/b", data)
     path = f"{tmp_path}/a.zip!/a/b"
-    whole = read_range(path).tobytes()
-    assert (gzip.decompress(whole) if streamed and method else whole) == data
+    content = read_range(path).tobytes()
+    assert (gzip.decompress(content) if streamed and method else content) == data
     assert (
         map_file(path).tobytes()
         == b"".join(block.tobytes() for block in read_blocks(path, 777))
-        == whole
+        == content
     )
-    assert stat(path).size_bytes == len(whole)
+    assert stat(path).size_bytes == len(content)
     for start in (
         0,
         1,
         9,
         10,
         11,
-        len(whole) - 9,
-        len(whole) - 8,
-        len(whole) - 1,
-        len(whole),
-        len(whole) + 5,
+        len(content) - 9,
+        len(content) - 8,
+        len(content) - 1,
+        len(content),
+        len(content) + 5,
     ):
-        for size in (0, 1, 7, 8, 19, len(whole)):
-            assert read_range(path, start, start + size).tobytes() == whole[start : start + size], (
+        for size in (0, 1, 7, 8, 19, len(content)):
+            assert (
+                read_range(path, start, start + size).tobytes() == content[start : start + size]
+            ), (
                 start,
                 size,
             )
 
 
-def zipped(**changes: Any) -> bytes:
-    """An archive of `a.csv` with these fields of its entry."""
+def make_zip(**changes: Any) -> bytes:
+    """Returns a ZIP archive of `a.csv`.
+
+    Args:
+        changes: Changed fields of its directory entry.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.csv", "id,x\n" + "1,2\n" * 100)
@@ -174,8 +181,8 @@ def zipped(**changes: Any) -> bytes:
     return buffer.getvalue()
 
 
-def flipped(name: str) -> bytes:
-    """An archive of a member as it is, of which a bit was changed."""
+def make_damaged_zip(name: str) -> bytes:
+    """Returns a ZIP archive with a changed bit in its stored member."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(
@@ -187,7 +194,7 @@ def flipped(name: str) -> bytes:
     return bytes(data)
 
 
-def twice() -> bytes:
+def make_zip_with_duplicate() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a.csv", "id,x\n1,2\n")
@@ -197,43 +204,44 @@ def twice() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (
-            lambda: zipped(flag_bits=1),
+            lambda: make_zip(flag_bits=1),
             "a.zip: 'a.csv' is encrypted; unpack it, and give the folder",
         ),
         (
-            lambda: zipped(compress_type=zipfile.ZIP_BZIP2),
+            lambda: make_zip(compress_type=zipfile.ZIP_BZIP2),
             "is packed by method 12, which is not deflate",
         ),
-        (lambda: zipped(CRC=7), "it is not what the archive's directory says"),
-        (lambda: flipped("a.csv"), "it is not what the archive's directory says"),
+        (lambda: make_zip(CRC=7), "it is not what the archive's directory says"),
+        (lambda: make_damaged_zip("a.csv"), "it is not what the archive's directory says"),
         (
-            lambda: flipped("a.bmp"),
+            lambda: make_damaged_zip("a.bmp"),
             "a.bmp: can't be read: is damaged: it is not what the archive's directory says",
         ),
-        (lambda: zipped(file_size=7), "it is not what the archive's directory says"),
-        (lambda: zipped(file_size=1 << 40), "a.csv: gzip"),
+        (lambda: make_zip(file_size=7), "it is not what the archive's directory says"),
+        (lambda: make_zip(file_size=1 << 40), "a.csv: gzip"),
         (
-            lambda: zipped(extract_version=99),
+            lambda: make_zip(extract_version=99),
             "a.zip: can't be read as an archive: zip file version 9.9",
         ),
-        (lambda: zipped(filename="\0.csv"), "a.zip: "),  # Pythons read such names in two ways
-        (twice, "a.zip: holds 'a.csv' twice"),
-        (lambda: zipped()[:60] + b"\xff" * 40 + zipped()[100:], "a.zip"),
+        # Python versions read such names in two ways
+        (lambda: make_zip(filename="\0.csv"), "a.zip: "),
+        (make_zip_with_duplicate, "a.zip: holds 'a.csv' twice"),
+        (lambda: make_zip()[:60] + b"\xff" * 40 + make_zip()[100:], "a.zip"),
         (
-            lambda: zipped(filename="../a.csv"),
+            lambda: make_zip(filename="../a.csv"),
             "a.zip: no file in this folder that holds data (ignored 1 outside",
         ),
-        (lambda: zipped(filename="/etc/a.csv"), "ignored 1 outside of the archive: /etc/a.csv"),
+        (lambda: make_zip(filename="/etc/a.csv"), "ignored 1 outside of the archive: /etc/a.csv"),
     ],
 )
-def test_damaged_or_hostile_zip_is_refused(make: Any, says: str, tmp_path: Path) -> None:
+def test_damaged_or_hostile_zip_is_refused(make: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(make())
-    with pytest.raises(RecordmillError) as found:
+    with pytest.raises(RecordmillError) as error:
         recordmill.build(tmp_path / "a.zip", tmp_path / "out", max_rejects=0)
-    assert says in str(found.value)
+    assert message in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -263,13 +271,13 @@ def test_change_of_an_archive_changes_the_state_of_its_members(tmp_path: Path) -
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     path = pack(tmp_path / "in", tmp_path / "a.zip")
-    before = stat(f"{path}!/one.csv")
+    state = stat(f"{path}!/one.csv")
     os.utime(path, ns=(1, 1))
-    assert before.is_changed(stat(f"{path}!/one.csv"))
+    assert state.is_changed(stat(f"{path}!/one.csv"))
 
 
-def tar_of(size: int = 0) -> bytes:
-    """Two tables and a member of zeros."""
+def make_tar(size: int = 0) -> bytes:
+    """Returns a tar of two tables and a member of `size` zeros."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, data in (
@@ -282,14 +290,14 @@ def tar_of(size: int = 0) -> bytes:
     return buffer.getvalue()
 
 
-def long_name(size: int) -> bytes:
-    """A tar of which the header of a member says that its name has so many bytes."""
+def make_tar_with_long_name(size: int) -> bytes:
+    """Returns a tar with a header that announces a member name of `size` bytes."""
     (info := tarfile.TarInfo("././@LongLink")).type, info.size = tarfile.GNUTYPE_LONGNAME, size
     return info.tobuf() + bytes(size)
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "says"),
+    ("name", "make", "message"),
     [
         (
             "a.tar.gz",
@@ -328,21 +336,21 @@ def long_name(size: int) -> bytes:
         ),
         (
             "a.tar.gz",
-            lambda _: gzip.compress(long_name(2 << 20)),
+            lambda _: gzip.compress(make_tar_with_long_name(2 << 20)),
             "the header at byte 0 takes more than 1,048,",
         ),
-        ("a.tar.gz", lambda _: gzip.compress(tar_of(80 << 20)), "a.tar.gz: byte"),
-        ("a.tar.zst", lambda _: zstd(tar_of(80 << 20)), "above the limit of 1000 times"),
+        ("a.tar.gz", lambda _: gzip.compress(make_tar(80 << 20)), "a.tar.gz: byte"),
+        ("a.tar.zst", lambda _: zstd(make_tar(80 << 20)), "above the limit of 1000 times"),
     ],
 )
 def test_damaged_or_exploding_tar_is_refused(
-    name: str, make: Any, says: str, tmp_path: Path
+    name: str, make: Any, message: str, tmp_path: Path
 ) -> None:
-    size = (tmp_path / name).write_bytes(make(tar_of(100_000)))
-    for _ in range(2):  # what is left of the first time is no help
-        with pytest.raises(RecordmillError) as found:
+    size = (tmp_path / name).write_bytes(make(make_tar(100_000)))
+    for _ in range(2):  # the result is the same if a failed build left something
+        with pytest.raises(RecordmillError) as error:
             recordmill.build(tmp_path / name, tmp_path / "out", max_rejects=0)
-        assert says.format(size=size) in str(found.value)
+        assert message.format(size=size) in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -400,9 +408,9 @@ def test_concatenated_tars_have_the_members_of_both(name: str, tmp_path: Path) -
     assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("rest", [b"garbage", b"x" * 512, csv_tar(7)[:1024] + b"x" * 600])
-def test_tar_with_garbage_after_its_end_is_refused(rest: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(csv_tar(0, 1) + rest)
+@pytest.mark.parametrize("garbage", [b"garbage", b"x" * 512, csv_tar(7)[:1024] + b"x" * 600])
+def test_tar_with_garbage_after_its_end_is_refused(garbage: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(csv_tar(0, 1) + garbage)
     with pytest.raises(UsageError, match=r"a.tar: can't be read as an archive: at byte \d+ no "):
         recordmill.build(tmp_path / "a.tar", tmp_path / "out")
 
@@ -437,9 +445,9 @@ def test_truncated_zip_is_refused_as_cut_off(tmp_path: Path) -> None:
     csv(tmp_path / "in")
     path = pack(tmp_path / "in", tmp_path / "a.zip")
     path.write_bytes(path.read_bytes()[:-300])
-    for given in (path, str(tmp_path / "*.zip")):
+    for source in (path, str(tmp_path / "*.zip")):
         with pytest.raises(UsageError, match=r"a\.zip: the ZIP archive is cut off .* download it"):
-            recordmill.build(given, tmp_path / "out")
+            recordmill.build(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "zip"])
@@ -453,10 +461,10 @@ def test_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: P
         pack(tmp_path / f"in{part}", tmp_path / "parts" / f"part-{part}.{ending}")
     files = sorted((tmp_path / "parts").iterdir())
     (tmp_path / "list.txt").write_text("".join(f"parts/{path.name}\n" for path in files))
-    for number, given in enumerate(
+    for number, source in enumerate(
         (files, tmp_path / "parts", str(tmp_path / "parts" / "*"), f"@{tmp_path / 'list.txt'}")
     ):
-        result = recordmill.build(given, tmp_path / f"out{number}")
+        result = recordmill.build(source, tmp_path / f"out{number}")
         ds = recordmill.open(result.out)
         assert ds.schema["label"].classes == ("cat", "dog")
         assert sum(result.records.values()) == 6
@@ -471,8 +479,8 @@ def test_archives_of_one_class_each_give_the_class_names(ending: str, tmp_path: 
         path.parent.mkdir()
         path.write_bytes(image_samples.encode_image("PNG"))
         pack(tmp_path / name, tmp_path / "parts" / f"{name}.{ending}")
-    for number, given in enumerate((sorted((tmp_path / "parts").iterdir()), tmp_path / "parts")):
-        ds = recordmill.open(recordmill.build(given, tmp_path / f"out{number}").out)
+    for number, source in enumerate((sorted((tmp_path / "parts").iterdir()), tmp_path / "parts")):
+        ds = recordmill.open(recordmill.build(source, tmp_path / f"out{number}").out)
         assert ds.schema["label"].classes == ("cat", "dog")
 
 
@@ -545,7 +553,7 @@ def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
 
 
 def test_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
-    """As Hugging Face stores images: images.zip and metadata.jsonl in one folder."""
+    """Hugging Face stores images this way: images.zip and metadata.jsonl in one folder."""
     folder = tmp_path / "in"
     folder.mkdir()
     with zipfile.ZipFile(folder / "images.zip", "w") as archive:

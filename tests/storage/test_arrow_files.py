@@ -1,4 +1,4 @@
-"""Arrow files in stores are read in part, if only some of their batches are needed."""
+"""Arrow files in stores are read in part if that is enough."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each codec is found by its name, and its files by their first bytes."""
+"""Codecs are found by name, and files by their first bytes."""
 
 import subprocess
 import sys
@@ -25,8 +25,8 @@ def test_codecs_are_distinguished_by_head_suffix_and_name() -> None:
     for values in zip(
         *((codec.name, codec.shard_suffix, codec.magic) for codec in CODECS), strict=True
     ):
-        told = [value for value in values if value]
-        assert len(set(told)) == len(told)
+        distinct = [value for value in values if value]
+        assert len(set(distinct)) == len(distinct)
 
 
 def test_unknown_codec_is_an_error_with_all_names() -> None:

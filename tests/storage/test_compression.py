@@ -1,5 +1,6 @@
-"""Compressed streams are read completely; truncation, damage, trailing bytes and bombs are
-errors with their place.
+"""Compressed streams are read completely, and an error about a defect has its place.
+
+Defects are truncation, damage, trailing bytes and decompression bombs.
 """
 
 import bz2
@@ -16,7 +17,7 @@ from kit.files import zstd
 from recordmill.base.errors import DataError
 from recordmill.storage.compression import detect_compression, open_blocks, open_stream
 
-# A cut at these bytes is not detected, because the rest is a complete file.
+# Truncation at these bytes is not detected, because the remaining bytes are a complete file.
 MEMBER_STARTS = {
     "gzip": {len(gzip_member(CONTENT[:2000])), len(gzip_member(CONTENT[:2000]) + gzip_member(b""))},
     "zlib": set(),
@@ -48,15 +49,15 @@ def test_plain_and_empty_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_truncation_at_every_byte_is_an_error(tmp_path: Path, kind: str) -> None:
-    for cut in range(1, len(PACKED[kind])):
-        if cut in MEMBER_STARTS[kind]:
-            assert CONTENT.startswith(read_compressed(tmp_path / "f", PACKED[kind][:cut], kind))
+    for size in range(1, len(PACKED[kind])):
+        if size in MEMBER_STARTS[kind]:
+            assert CONTENT.startswith(read_compressed(tmp_path / "f", PACKED[kind][:size], kind))
             continue
         with pytest.raises(
             DataError,
-            match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte",
+            match=f"^name: byte {size} of the file: truncated: the {kind} data that begins at byte",
         ):
-            read_compressed(tmp_path / "f", PACKED[kind][:cut], kind)
+            read_compressed(tmp_path / "f", PACKED[kind][:size], kind)
 
 
 @pytest.mark.parametrize("kind", PACKED)
@@ -69,21 +70,21 @@ def test_bytes_after_the_end_are_an_error(tmp_path: Path, kind: str, garbage: by
         "zlib": f"byte {len(PACKED['zlib']) + garbage.count(0)} of",
         "gzip": "",
     }[kind]
-    with pytest.raises(DataError, match=f"^name: .*{place}") as caught:
+    with pytest.raises(DataError, match=f"^name: .*{place}") as error:
         read_compressed(tmp_path / "f", PACKED[kind] + garbage, kind)
-    if kind == "gzip":  # `x` may be the first byte of a header
-        assert f"byte {len(PACKED['gzip'])} of the file" in str(caught.value) or "truncated" in str(
-            caught.value
+    if kind == "gzip":  # an `x` may be read as the first byte of a header
+        assert f"byte {len(PACKED['gzip'])} of the file" in str(error.value) or "truncated" in str(
+            error.value
         )
-    assert len(str(caught.value)) < 300
+    assert len(str(error.value)) < 300
 
 
 def test_content_before_the_damage_is_yielded_first(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(gzip_member(CONTENT) + gzip_member(CONTENT)[:-1])
     blocks = open_blocks(str(tmp_path / "f"), block_bytes=4000)
-    got = []
+    contents = []
     with pytest.raises(DataError, match="truncated"):
-        got.extend(block.tobytes() for block in blocks)
+        contents.extend(block.tobytes() for block in blocks)
     stream = open_blocks(str(tmp_path / "f"), block_bytes=4000)
     assert next(stream).tobytes() + next(stream).tobytes() == CONTENT * 2
     with pytest.raises(DataError, match="truncated"):
@@ -148,11 +149,11 @@ def _open_files() -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib", "bz2", "xz"])
-@pytest.mark.parametrize("zeros", [1, 512, 3 << 20])
-def test_zeros_after_a_stream_are_padding(tmp_path: Path, kind: str, zeros: int) -> None:
+@pytest.mark.parametrize("num_zeros", [1, 512, 3 << 20])
+def test_zeros_after_a_stream_are_padding(tmp_path: Path, kind: str, num_zeros: int) -> None:
     """Tapes and block devices pad files with zeros."""
-    assert read_compressed(tmp_path / "f", PACKED[kind] + bytes(zeros)) == CONTENT
-    if kind != "zlib":  # which has only one stream
-        assert read_compressed(tmp_path / "f", (PACKED[kind] + bytes(zeros)) * 2) == CONTENT * 2
+    assert read_compressed(tmp_path / "f", PACKED[kind] + bytes(num_zeros)) == CONTENT
+    if kind != "zlib":  # a zlib file has only one stream
+        assert read_compressed(tmp_path / "f", (PACKED[kind] + bytes(num_zeros)) * 2) == CONTENT * 2
     with pytest.raises(DataError):
-        read_compressed(tmp_path / "f", PACKED[kind] + bytes(zeros) + b"x")
+        read_compressed(tmp_path / "f", PACKED[kind] + bytes(num_zeros) + b"x")

@@ -1,4 +1,7 @@
-"""gzip and zlib files are read up to the damaged byte. Members of shards have fixed bytes."""
+"""gzip and zlib files are read up to the damaged byte.
+
+The gzip members of shards have fixed bytes.
+"""
 
 import gzip
 import io
@@ -18,7 +21,7 @@ from recordmill.storage import compression, deflate
 
 
 def test_gzip_members_are_the_pinned_bytes_and_gzip_reads_them() -> None:
-    # Shards are compared by their bytes across runs: no time, no name, no operating system.
+    # Runs must write identical shards, so a header has no time, no name and no operating system.
     assert gzip_member(b"").hex() == "1f8b08000000000000ff03000000000000000000"
     assert gzip.decompress(gzip_member(CONTENT) * 2) == CONTENT * 2
     assert (
@@ -29,13 +32,13 @@ def test_gzip_members_are_the_pinned_bytes_and_gzip_reads_them() -> None:
     assert io.BytesIO(gzip_member(CONTENT)).read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
 
-def member(content: bytes, name: bytes, extra: bytes, checked: bool, level: int) -> bytes:
+def member(content: bytes, name: bytes, extra: bytes, has_crc: bool, level: int) -> bytes:
     """Returns a gzip member with the given parts in its header."""
-    flags = 8 * bool(name) | 4 * bool(extra) | 2 * checked
+    flags = 8 * bool(name) | 4 * bool(extra) | 2 * has_crc
     head = bytes([0x1F, 0x8B, 8, flags]) + bytes(5) + b"\xff"
     head += len(extra).to_bytes(2, "little") + extra if extra else b""
     head += name + b"\0" if name else b""
-    head += (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") if checked else b""
+    head += (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") if has_crc else b""
     deflater = zlib.compressobj(level, zlib.DEFLATED, -15)
     body = deflater.compress(content) + deflater.flush()
     return (
@@ -43,7 +46,7 @@ def member(content: bytes, name: bytes, extra: bytes, checked: bool, level: int)
     )
 
 
-def inflated(pieces: Iterator[bytes]) -> tuple[bytes, str]:
+def collect_pieces(pieces: Iterator[bytes]) -> tuple[bytes, str]:
     """Returns (the content, the message of the error or "")."""
     content = b""
     try:
@@ -83,48 +86,58 @@ def test_both_inflaters_return_the_same_bytes_and_errors(
     input_bytes: int,
     max_ratio: int | None,
 ) -> None:
-    dice = random.Random(seed)
+    random_state = random.Random(seed)
     data = b"".join(
-        member(bytes(dice.randrange(letters) for _ in range(size)), name, extra, checked, level)
-        for size, name, extra, checked, level, letters in members
+        member(
+            bytes(random_state.randrange(num_letters) for _ in range(size)),
+            name,
+            extra,
+            has_crc,
+            level,
+        )
+        for size, name, extra, has_crc, level, num_letters in members
     )
     if damage == "flip":
-        at = dice.randrange(len(data))
-        data = data[:at] + bytes([data[at] ^ (1 << dice.randrange(8))]) + data[at + 1 :]
+        position = random_state.randrange(len(data))
+        data = (
+            data[:position]
+            + bytes([data[position] ^ (1 << random_state.randrange(8))])
+            + data[position + 1 :]
+        )
     elif damage == "cut":
-        data = data[: dice.randrange(len(data))]
+        data = data[: random_state.randrange(len(data))]
     elif damage in ("append", "zeros"):
-        data += dice.randbytes(20) if damage == "append" else bytes(20)
+        data += random_state.randbytes(20) if damage == "append" else bytes(20)
     path = tmp_path_factory.mktemp("inflate") / "file.gz"
     path.write_bytes(data)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(deflate, "_OUTPUT_BYTES", piece_bytes)
-        patched.setattr(deflate, "_INPUT_BYTES", input_bytes)
-        patched.setattr(compression, "_MIN_SUSPICIOUS_BYTES", 2000)
-        exact = inflated(deflate._inflate_exactly(str(path), "file", "gzip", max_ratio))
-        fast = inflated(deflate.Gzip().decompress_file(str(path), "file", max_ratio))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deflate, "_OUTPUT_BYTES", piece_bytes)
+        patch.setattr(deflate, "_INPUT_BYTES", input_bytes)
+        patch.setattr(compression, "_MIN_SUSPICIOUS_BYTES", 2000)
+        exact = collect_pieces(deflate._inflate_exactly(str(path), "file", "gzip", max_ratio))
+        fast = collect_pieces(deflate.Gzip().decompress_file(str(path), "file", max_ratio))
     assert fast[1] == exact[1]
     assert fast[0] == exact[0] or "above the limit" in exact[1]
     assert bool(exact[1]) or damage != "append"
 
 
-@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("has_crc", [False, True])
 @pytest.mark.parametrize(
     "content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)]
 )
 def test_gzip_headers_divided_between_blocks_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, has_crc: bool
 ) -> None:
-    """ISA-L alone loses its place in a header with a CRC that a block cuts."""
+    """ISA-L alone fails at a header with a CRC that a block divides."""
     monkeypatch.setattr(deflate, "_INPUT_BYTES", 100)
     monkeypatch.setattr(deflate, "_OUTPUT_BYTES", 1024)
     first, data = (
         member(b"", b"a name", b"extra", False, 0),
-        member(content, b"", b"extra", checked, 0),
+        member(content, b"", b"extra", has_crc, 0),
     )
-    for members in range(20):
-        (tmp_path / "file.gz").write_bytes(first * members + data)
-        assert inflated(
+    for num_members in range(20):
+        (tmp_path / "file.gz").write_bytes(first * num_members + data)
+        assert collect_pieces(
             deflate.Gzip().decompress_file(str(tmp_path / "file.gz"), "file", None)
         ) == (
             content,
@@ -142,9 +155,9 @@ def test_member_with_another_size_than_expected_is_an_error(size_change: int) ->
 
 def test_member_that_is_damaged_or_not_alone_is_an_error() -> None:
     packed = gzip_member(CONTENT)
-    changed = packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:]  # a byte of the CRC
+    damaged = packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:]  # a byte of the CRC differs
     with pytest.raises(ValueError, match="is damaged: "):
-        deflate.Gzip().unpack(memoryview(changed), len(CONTENT))
+        deflate.Gzip().unpack(memoryview(damaged), len(CONTENT))
     for data in (packed[:-1], packed + b"x", packed + gzip_member(b"")):
         with pytest.raises(ValueError, match="does not end where the member table says"):
             deflate.Gzip().unpack(memoryview(data), len(CONTENT))
@@ -165,5 +178,5 @@ def test_heads_of_all_zlib_levels_are_recognized(level: int) -> None:
 
 def test_text_with_the_magic_of_zlib_is_not_zlib() -> None:
     text = b"x^2 + y^2 = z^2, and more text"
-    assert (text[0] << 8 | text[1]) % 31 == 0  # a valid header
+    assert (text[0] << 8 | text[1]) % 31 == 0  # the first two bytes are a valid header
     assert not deflate.Zlib().is_head(text)

@@ -1,4 +1,4 @@
-"""Digests of files equal those of b3sum and sha256sum."""
+"""Digests of files equal the output of b3sum and sha256sum."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Files written around the page cache hold the same bytes, whatever the file system refuses."""
+"""Files written past the page cache are complete.
+
+This holds even if the file system refuses direct writes.
+"""
 
 import errno
 import fcntl
@@ -19,19 +22,22 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_io, "_BUFFER_BYTES", 4 * 4096)
 
 
-def write(folder: Path, seed: int) -> None:
-    """A file of each size, one after the other, in pieces of any length; then what they hold is
-    looked at.
+def write_and_check(folder: Path, seed: int) -> None:
+    """Writes a file of each size in pieces of random length.
+
+    Then checks and removes the files.
     """
-    dice = random.Random(seed)
-    contents = {folder / f"{size}": dice.randbytes(size) for size in SIZES}
+    random_state = random.Random(seed)
+    contents = {folder / f"{size}": random_state.randbytes(size) for size in SIZES}
     with DirectFiles() as cache:
         files = []
         for path, data in contents.items():
             file = cache.create(path)
-            at = 0
-            while at < len(data):
-                at += file.write(data[at : at + dice.choice([1, 700, 4096, 40_000])])
+            position = 0
+            while position < len(data):
+                position += file.write(
+                    data[position : position + random_state.choice([1, 700, 4096, 40_000])]
+                )
             file.close()
             files.append(file)
         for file in files:
@@ -43,64 +49,66 @@ def write(folder: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_direct_files_hold_the_written_bytes(tmp_path: Path, seed: int) -> None:
-    write(tmp_path, seed)
+    write_and_check(tmp_path, seed)
 
 
 def test_direct_files_work_if_the_file_system_refuses_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control, refused = fcntl.fcntl, []
+    control, descriptors = fcntl.fcntl, []
 
-    def refusing(descriptor: int, command: int, flags: int = 0) -> int:
+    def refuse(descriptor: int, command: int, flags: int = 0) -> int:
         if command == fcntl.F_SETFL and flags & direct_io._DIRECT_FLAG:
-            refused.append(descriptor)
+            descriptors.append(descriptor)
             raise OSError(errno.EINVAL, "no")
         return int(control(descriptor, command, flags))
 
-    monkeypatch.setattr(direct_io.fcntl, "fcntl", refusing)
-    write(tmp_path, 0)
-    assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", refuse)
+    write_and_check(tmp_path, 0)
+    assert len(descriptors) == sum(size >= 4 * 4096 for size in SIZES)
 
 
 def test_direct_files_work_if_the_file_system_refuses_direct_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, refused = os.write, []
+    original_write, descriptors = os.write, []
 
-    def refusing(descriptor: int, data: bytes) -> int:
+    def refuse(descriptor: int, data: bytes) -> int:
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & direct_io._DIRECT_FLAG:
-            refused.append(descriptor)
+            descriptors.append(descriptor)
             raise OSError(errno.EINVAL, "no")
-        return put(descriptor, data)
+        return original_write(descriptor, data)
 
-    monkeypatch.setattr(direct_io.os, "write", refusing)
-    write(tmp_path, 0)
-    assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
+    monkeypatch.setattr(direct_io.os, "write", refuse)
+    write_and_check(tmp_path, 0)
+    assert len(descriptors) == sum(size >= 4 * 4096 for size in SIZES)
 
 
 def test_direct_files_complete_short_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = os.write
+    original_write = os.write
     monkeypatch.setattr(
-        direct_io.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000]))
+        direct_io.os,
+        "write",
+        lambda descriptor, data: original_write(descriptor, bytes(data[:3000])),
     )
-    write(tmp_path, 0)
+    write_and_check(tmp_path, 0)
 
 
 def test_full_disk_is_an_error_of_direct_files_and_nothing_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int, data: bytes) -> int:
+    def fail(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(direct_io.os, "write", full)
+    monkeypatch.setattr(direct_io.os, "write", fail)
 
     def fill(file: DirectFile) -> None:
         for _ in range(100):
             file.write(bytes(10_000))
 
-    before = len(os.listdir("/proc/self/fd"))
+    num_open = len(os.listdir("/proc/self/fd"))
     with DirectFiles() as cache:
         for name in ("one", "left"):
             file = cache.create(tmp_path / name)
@@ -108,7 +116,7 @@ def test_full_disk_is_an_error_of_direct_files_and_nothing_hangs(
                 fill(file)
             if name == "one":
                 file.abort()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == num_open
     with DirectFiles() as cache:
         file = cache.create(tmp_path / "two")
         file.write(b"few")

@@ -11,7 +11,6 @@ from recordmill.storage import disk_files
 from recordmill.storage.disk_files import FILE_CREATED, NAME_TAKEN, NAME_UNFIT, NewFiles
 
 
-# `NewFiles`
 @pytest.fixture
 def files(tmp_path: Path) -> NewFiles:
     return NewFiles(tmp_path / "new")
@@ -61,11 +60,11 @@ def test_new_files_raise_other_errors_of_the_system(files: NewFiles, tmp_path: P
 def test_new_files_sync_everything_if_there_is_no_syncfs(
     files: NewFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called = []
+    calls = []
     monkeypatch.setattr(disk_files.ctypes, "CDLL", lambda *args, **kwargs: object())
-    monkeypatch.setattr(disk_files.os, "sync", lambda: called.append(1))
+    monkeypatch.setattr(disk_files.os, "sync", lambda: calls.append(1))
     files.sync()
-    assert called == [1]
+    assert calls == [1]
 
 
 def test_second_name_is_a_copy_without_hard_links(

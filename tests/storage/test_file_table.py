@@ -1,4 +1,7 @@
-"""A table of files holds what the list of the files holds, also when pickled or filtered."""
+"""A table of files equals the list of its files.
+
+This holds for pickled and filtered tables, too.
+"""
 
 import pickle
 from typing import Any
@@ -14,26 +17,36 @@ from recordmill.storage.files import (
 )
 
 
-# Tables of input files against lists of them
-def listed_of_listed(count: int) -> list[InputFile]:
-    """Files of which one name is not UTF-8, and one path does not end with its name."""
-    found = [
-        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}"))
-        for at in range(count)
+# Comparison of tables with lists
+def make_files(count: int) -> list[InputFile]:
+    """Returns files with special names.
+
+    One name is not UTF-8, and the path of another file does not end with its name.
+    """
+    files = [
+        InputFile(
+            index // 20,
+            f"{index:03d}\udcff",
+            f"/in/{index:03d}\udcff",
+            Stat(index, -index, f"{index}"),
+        )
+        for index in range(count)
     ]
-    return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
+    return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *files[1:]]
 
 
 def test_file_table_equals_the_list_of_files_also_when_pickled() -> None:
-    files = listed_of_listed(50)
-    held = FileTable.from_files(iter(files))
-    for one in (held, pickle.loads(pickle.dumps(held))):
-        assert (len(one), list(one)) == (50, files)
-        assert [one[at] for at in (49, 0, 17, 16, -2)] == [files[at] for at in (49, 0, 17, 16, 48)]
-        assert list(one.items_at([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
-        assert one[3:40] == tuple(files[3:40])
-        assert (one.size_bytes, one.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
-        assert [(file.root, file.name) for file in files] == list(one.roots_and_names())
+    files = make_files(50)
+    original = FileTable.from_files(iter(files))
+    for table in (original, pickle.loads(pickle.dumps(original))):
+        assert (len(table), list(table)) == (50, files)
+        assert [table[index] for index in (49, 0, 17, 16, -2)] == [
+            files[index] for index in (49, 0, 17, 16, 48)
+        ]
+        assert list(table.items_at([31, 2, 2, 48])) == [files[index] for index in (31, 2, 2, 48)]
+        assert table[3:40] == tuple(files[3:40])
+        assert (table.size_bytes, table.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
+        assert [(file.root, file.name) for file in files] == list(table.roots_and_names())
     assert list(FileTable.from_files([])) == []
 
 
@@ -42,37 +55,41 @@ def test_file_table_equals_the_list_of_files_also_when_pickled() -> None:
 def test_selected_rows_and_columns_of_a_file_table_equal_those_of_lists(
     data: Any, words: list[str | None]
 ) -> None:
-    files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
+    files = [
+        InputFile(0, f"{index}", f"/in/{index}", Stat(index, index)) for index in range(len(words))
+    ]
     numbers = list(range(len(words)))
-    one = (
+    table = (
         FileTable.from_files(files)
         .with_column("number", pa.array(numbers))
         .with_splits(encode_column(words, len(words)))
     )
     for _ in range(3):
-        keep = np.array(
+        mask = np.array(
             data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_
         )
-        one = one.filter(keep)
+        table = table.filter(mask)
         files, words, numbers = (
-            [v for v, kept in zip(some, keep, strict=True) if kept]
-            for some in (files, words, numbers)
+            [value for value, is_kept in zip(column, mask, strict=True) if is_kept]
+            for column in (files, words, numbers)
         )
         split = [
-            InputFile(f.root, f.name, f.path, f.stat, word)
-            for f, word in zip(files, words, strict=True)
+            InputFile(file.root, file.name, file.path, file.stat, word)
+            for file, word in zip(files, words, strict=True)
         ]
-        assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
-        assert one.splits.to_pylist() == words
-        assert one.dictionary_values("split").to_pylist() == [
-            w for w in one.dictionary_values("split").to_pylist() if w in words
+        assert (
+            list(table) == split == [table[index] for index in range(len(files))] == list(table[:])
+        )
+        assert table.splits.to_pylist() == words
+        assert table.dictionary_values("split").to_pylist() == [
+            w for w in table.dictionary_values("split").to_pylist() if w in words
         ]
-        assert count_column_values(one.splits) == {
+        assert count_column_values(table.splits) == {
             word: words.count(word) for word in dict.fromkeys(words)
         }
-        asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
-        taken = one.take_columns(asked, ("number", "split"))
-        assert taken["number"].to_pylist() == [numbers[at] for at in asked]
-        assert taken["split"].to_pylist() == [words[at] for at in asked]
+        indices = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
+        selected = table.take_columns(indices, ("number", "split"))
+        assert selected["number"].to_pylist() == [numbers[index] for index in indices]
+        assert selected["split"].to_pylist() == [words[index] for index in indices]
         if files:
-            assert one != one.with_column("number", pa.array([-1] * len(files)))
+            assert table != table.with_column("number", pa.array([-1] * len(files)))

@@ -21,35 +21,38 @@ from recordmill.storage.files import (
     sync_folder,
 )
 
-Listed = list[tuple[str, Stat, str]]
+FileList = list[tuple[str, Stat, str]]
 
 
-def listed(folder: Path) -> Listed:
-    """Files of several sizes, one empty and one whose name is no UTF-8."""
+def make_files(folder: Path) -> FileList:
+    """Creates files of several sizes.
+
+    One is empty, and the name of one is not UTF-8.
+    """
     names = [f"{size}".encode() for size in (1, 100, 4096, 70_001)] + [b"caf\xe9", b"empty"]
-    found = []
+    files = []
     for number, name in enumerate(names):
         path = os.path.join(os.fsencode(folder), name)
         with open(path, "wb") as file:
             file.write(os.urandom(0 if name == b"empty" else int(name) if name.isdigit() else 5))
         text = os.fsdecode(path)
-        found.append((text, stat(text), f"name {number}"))
-    return found
+        files.append((text, stat(text), f"name {number}"))
+    return files
 
 
-def outcome(files: Listed) -> bytes | str:
-    into = np.zeros(sum(about.size_bytes for _, about, _ in files), np.uint8)
+def read_or_fail(files: FileList) -> bytes | str:
+    target = np.zeros(sum(state.size_bytes for _, state, _ in files), np.uint8)
     try:
-        inputs = [InputFile(0, name, path, about) for path, about, name in files]
-        for _ in read_files(inputs, into):
+        inputs = [InputFile(0, name, path, state) for path, state, name in files]
+        for _ in read_files(inputs, target):
             pass
     except DataError as error:
         return str(error)
-    return into.tobytes()
+    return target.tobytes()
 
 
-def open_below(folder: Path) -> list[str]:
-    """The files below it that this process has open."""
+def open_files_below(folder: Path) -> list[str]:
+    """Returns the files below a folder that this process has open."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return [
         path
@@ -59,35 +62,37 @@ def open_below(folder: Path) -> list[str]:
 
 
 def test_read_files_returns_the_bytes_of_all_files(tmp_path: Path) -> None:
-    files = listed(tmp_path)
-    for some in (files, files[::-1], files[:1], [], files * 3):
-        assert outcome(some) == b"".join(Path(path).read_bytes() for path, _, _ in some)
-    assert not open_below(tmp_path)
+    files = make_files(tmp_path)
+    for selection in (files, files[::-1], files[:1], [], files * 3):
+        assert read_or_fail(selection) == b"".join(
+            Path(path).read_bytes() for path, _, _ in selection
+        )
+    assert not open_files_below(tmp_path)
 
 
-def _shorter(path: str) -> None:
-    about = os.stat(path)
+def truncate(path: str) -> None:
+    state = os.stat(path)
     os.truncate(path, 50)
-    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def _longer(path: str) -> None:
+def append_byte(path: str) -> None:
     with open(path, "ab") as file:
         file.write(b"x")
 
 
-def _folder(path: str) -> None:
+def replace_by_folder(path: str) -> None:
     os.unlink(path)
     os.mkdir(path)
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (os.unlink, "can't be read: No such file or directory"),
-        (_folder, "can't be read: Is a directory"),
-        (_shorter, r"changed while it was read \(100 bytes before, 50 now\)"),
-        (_longer, r"changed while it was read \(100 bytes before, 101 now\)"),
+        (replace_by_folder, "can't be read: Is a directory"),
+        (truncate, r"changed while it was read \(100 bytes before, 50 now\)"),
+        (append_byte, r"changed while it was read \(100 bytes before, 101 now\)"),
         (
             lambda path: os.utime(path, ns=(1, 1_234_567_890_123_456_789)),
             r"changed .* \(100 bytes before, 100 now\)",
@@ -95,18 +100,18 @@ def _folder(path: str) -> None:
     ],
 )
 def test_missing_changed_or_unreadable_file_is_an_error_with_its_name(
-    tmp_path: Path, fault: Callable[[str], None], said: str
+    tmp_path: Path, fault: Callable[[str], None], message: str
 ) -> None:
-    files = listed(tmp_path)
+    files = make_files(tmp_path)
     fault(files[1][0])
-    found = outcome(files)
-    assert isinstance(found, str)
-    assert re.search(said, found)
-    assert "name 1" in found
-    assert not open_below(tmp_path)
+    result = read_or_fail(files)
+    assert isinstance(result, str)
+    assert re.search(message, result)
+    assert "name 1" in result
+    assert not open_files_below(tmp_path)
 
 
-# Creating a file exactly once, on file systems with hard links and on those without
+# Creation of a file exactly once, on file systems with hard links and without
 def _refuse(*args: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -163,7 +168,7 @@ def test_failed_sync_is_reported_with_the_file(
 
     (path := tmp_path / "there").write_bytes(b"x")
     monkeypatch.setattr(os, "fsync", fail)
-    for call, named in (
+    for call, expected_path in (
         (lambda: sync_file(path), path),
         (lambda: sync_folder(tmp_path), tmp_path),
         (lambda: write(tmp_path / "new"), tmp_path / "new"),
@@ -171,4 +176,4 @@ def test_failed_sync_is_reported_with_the_file(
     ):
         with pytest.raises(OSError, match="Input/output error") as error:
             call()
-        assert error.value.filename == str(named)
+        assert error.value.filename == str(expected_path)

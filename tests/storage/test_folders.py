@@ -1,4 +1,4 @@
-"""Copies and removals stay inside the folder that they are called for."""
+"""Copies and removals of a folder never touch files outside it."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ from recordmill.storage.folders import copy_tree, find_files, remove, remove_fil
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A folder with files, a link to a file outside, and a link to a folder outside."""
+    """Returns a folder with files and links.
+
+    One link leads to an outside file, and one to an outside folder.
+    """
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("outside")

@@ -1,4 +1,4 @@
-"""JSON files of strangers are checked, and each problem is an error with the file and the field."""
+"""JSON files from others are checked, and errors name the file and field."""
 
 import json
 from dataclasses import dataclass
@@ -61,9 +61,9 @@ def test_nan_is_a_float_if_it_is_allowed() -> None:
 
 def test_unknown_fields_are_dropped_and_wrong_ones_are_named() -> None:
     assert convert_json(Part, {"name": "a", "sizes": [1], "new": 2}, "f") == Part("a", (1,))
-    with pytest.raises(DataError, match=r"^f: parts\.sizes\[1\]: ") as caught:
+    with pytest.raises(DataError, match=r"^f: parts\.sizes\[1\]: ") as error:
         convert_json(Part, {"name": "a", "sizes": [1, "2"]}, "f", "parts")
-    assert (caught.value.source, caught.value.place) == ("f", "parts.sizes[1]")
+    assert (error.value.source, error.value.place) == ("f", "parts.sizes[1]")
 
 
 def test_file_is_loaded_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

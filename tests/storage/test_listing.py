@@ -1,5 +1,6 @@
-"""A listing finds every input file once, in a fixed order, and says what it ignores, follows and
-refuses.
+"""A listing contains every input file once, in a fixed order.
+
+It reports ignored, followed and refused files.
 """
 
 import os
@@ -19,7 +20,7 @@ from recordmill.storage.listing import Listing, list_inputs
 
 
 def make(root: Path, *names: str, content: str = "x") -> Path:
-    """Files with those names below root."""
+    """Creates files below `root` and returns `root`."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,11 +34,11 @@ def names(listing: Listing) -> list[str]:
 
 def test_folder_lists_every_file_once_in_the_order_of_utf8_names(tmp_path: Path) -> None:
     """Plans, manifests and record identities rely on this order."""
-    wanted = ["B.txt", "a.txt", "a/b.txt", "a/é.txt", "z.txt", "ÿ.txt", "ａ.txt", "😀.txt"]
-    shuffled = random.Random(1).sample(wanted, len(wanted))
+    expected = ["B.txt", "a.txt", "a/b.txt", "a/é.txt", "z.txt", "ÿ.txt", "ａ.txt", "😀.txt"]
+    shuffled = random.Random(1).sample(expected, len(expected))
     listing = list_inputs([str(make(tmp_path / "in", *shuffled))])
-    assert names(listing) == wanted == sorted(wanted, key=str.encode)
-    assert [Path(file.path).read_text() for file in listing.files] == ["x"] * len(wanted)
+    assert names(listing) == expected == sorted(expected, key=str.encode)
+    assert [Path(file.path).read_text() for file in listing.files] == ["x"] * len(expected)
     assert all(file.root == 0 and file.stat.size_bytes == 1 for file in listing.files)
 
 
@@ -46,11 +47,9 @@ def test_listing_does_not_depend_on_the_current_folder(
 ) -> None:
     make(tmp_path / "in", "a/1.txt", "2.txt")
     monkeypatch.chdir(tmp_path)
-    by_relative = list_inputs(["in"])
+    relative = list_inputs(["in"])
     monkeypatch.chdir(tmp_path / "in" / "a")
-    assert (
-        list_inputs([".."]).files == by_relative.files == list_inputs([str(tmp_path / "in")]).files
-    )
+    assert list_inputs([".."]).files == relative.files == list_inputs([str(tmp_path / "in")]).files
 
 
 def test_clutter_is_ignored_counted_and_noted(tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_clutter_is_ignored_counted_and_noted(tmp_path: Path) -> None:
     assert names(listing) == [
         "a.csv",
         "empty.csv",
-    ]  # an empty table is for the table's reader to judge
+    ]  # the reader of the table decides about an empty file
     assert listing.ignored == {"hidden": 3, "temporary": 3, "marker": 4, "empty": 1}
     assert any(
         note.startswith("ignored 4 marker: ") and "Thumbs.db" in note for note in listing.notes
@@ -110,7 +109,7 @@ def test_existing_folder_with_wildcard_characters_is_found_by_its_name(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "wanted"),
+    ("pattern", "expected"),
     [
         ("*.txt", ["a.txt", "b.txt"]),
         ("?.txt", ["a.txt", "b.txt"]),
@@ -126,10 +125,8 @@ def test_existing_folder_with_wildcard_characters_is_found_by_its_name(tmp_path:
         ("**/.h/*", ["d/.h/4.txt"]),
     ],
 )
-def test_glob_matches_like_a_shell(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
-    """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in
-    it.
-    """
+def test_glob_matches_like_a_shell(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    """`*` matches no leading dot, and a folder that matches adds its contents."""
     make(
         tmp_path,
         "a.txt",
@@ -141,7 +138,7 @@ def test_glob_matches_like_a_shell(tmp_path: Path, pattern: str, wanted: list[st
         ".hidden.txt",
         "d/.h/4.txt",
     )
-    assert names(list_inputs([f"{tmp_path}/{pattern}"])) == wanted
+    assert names(list_inputs([f"{tmp_path}/{pattern}"])) == expected
 
 
 def test_names_of_a_glob_are_relative_to_the_folder_before_its_first_wildcard(
@@ -229,9 +226,9 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
     (tmp_path / "in" / "a" / "b" / "up").symlink_to(tmp_path / "in" / "a")
     (tmp_path / "in" / "a" / "self").symlink_to(tmp_path / "in")
     assert names(list_inputs([str(tmp_path / "in")])) == ["a/b/1.txt"]
-    followed = list_inputs([str(tmp_path / "in")], follow_links=True)
-    assert names(followed) == ["a/b/1.txt"]
-    assert followed.ignored == {"link to a folder around it": 2}
+    listing = list_inputs([str(tmp_path / "in")], follow_links=True)
+    assert names(listing) == ["a/b/1.txt"]
+    assert listing.ignored == {"link to a folder around it": 2}
     assert names(list_inputs([str(tmp_path / "in" / "**" / "*.txt")], follow_links=True)) == [
         "a/b/1.txt"
     ]
@@ -271,7 +268,7 @@ def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize("target", ["gone.txt", "dangling"])
 def test_dangling_link_is_refused_by_name(tmp_path: Path, target: str) -> None:
     make(tmp_path, "a.txt")
-    (tmp_path / "dangling").symlink_to(target)  # to nothing, or to itself
+    (tmp_path / "dangling").symlink_to(target)  # a missing file, or the link itself
     for inputs in ([str(tmp_path)], [str(tmp_path / "d*")], [str(tmp_path / "dangling")]):
         with pytest.raises(UsageError, match="dangling.*" + target):
             list_inputs(inputs, follow_links=True)
@@ -322,8 +319,8 @@ def test_error_in_a_list_has_its_line(tmp_path: Path) -> None:
         list_inputs([f"@{tmp_path}/list"])
 
 
-@pytest.mark.parametrize("how", ["two inputs", "file in folder", "list"])
-def test_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("case", ["two inputs", "file in folder", "list"])
+def test_file_named_twice_is_refused(tmp_path: Path, case: str) -> None:
     make(tmp_path, "in/a.txt", "in/b.txt")
     (tmp_path / "list").write_text("in/a.txt\nin/b.txt\n./in/a.txt\n")
     folder = str(tmp_path / "in")
@@ -331,7 +328,7 @@ def test_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
         "two inputs": [folder, folder + "/"],
         "file in folder": [folder, folder + "/a.txt"],
         "list": [f"@{tmp_path}/list"],
-    }[how]
+    }[case]
     with pytest.raises(
         UsageError,
         match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would occur twice",
@@ -342,11 +339,9 @@ def test_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
 def test_file_name_that_is_not_utf8_is_refused_readably(tmp_path: Path) -> None:
     make(tmp_path, "ok.txt")
     (Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))).write_text("x")
-    with pytest.raises(
-        UsageError, match=r"1 file name\(s\) are not UTF-8.*caf\\xe9\.txt"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"1 file name\(s\) are not UTF-8.*caf\\xe9\.txt") as error:
         list_inputs([str(tmp_path)])
-    str(caught.value).encode()  # can be printed
+    str(error.value).encode()  # the message can be printed
 
 
 def test_pipes_and_sockets_are_never_opened(tmp_path: Path) -> None:
@@ -374,17 +369,17 @@ except UsageError as error:
 
 
 def test_folder_that_cannot_be_listed_is_an_error() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # others can't enter those of pytest
+    with tempfile.TemporaryDirectory() as folder:  # other users can't enter the folders of pytest
         root = Path(folder)
         root.chmod(0o755)
         make(root, "a.txt", "locked/b.txt")
         (root / "locked").chmod(0)
         command = [sys.executable, "-c", UNREADABLE, str(root)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
         finally:
             (root / "locked").chmod(0o755)
-    assert done.stdout.strip() == f"{root}/locked: this folder can't be listed: Permission denied"
+    assert result.stdout.strip() == f"{root}/locked: this folder can't be listed: Permission denied"
 
 
 def test_very_deep_folders_are_listed(tmp_path: Path) -> None:
@@ -397,22 +392,20 @@ def test_very_deep_folders_are_listed(tmp_path: Path) -> None:
     assert names(list_inputs([str(tmp_path / "**" / "*.txt")])) == ["d/" * 400 + "a.txt"]
 
 
-@pytest.mark.parametrize("how", ["list", "labels", "schema", "transform", "function", "device"])
+@pytest.mark.parametrize("case", ["list", "labels", "schema", "transform", "function", "device"])
 def test_pipe_or_device_as_a_small_file_is_refused_without_waiting(
-    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody writes into the pipe, so that a reader would wait for ever."""
+    """No process writes into the pipe, so a reader would wait forever."""
     pipe = tmp_path / {"labels": "a.csv", "transform": "a.yaml", "function": "a.py"}.get(
-        how, "pipe"
+        case, "pipe"
     )
     os.mkfifo(pipe)
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(
-        image_samples.encode_image("PNG", image_samples.picture())
-    )
-    given = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(how, str(tmp_path / "in"))
-    options = [] if given[0] == "@" else [f"--{how.replace('function', 'transform')}", str(pipe)]
-    assert main(["build", given, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)
+    (tmp_path / "in" / "a.png").write_bytes(image_samples.encoded("PNG", image_samples.picture()))
+    source = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(case, str(tmp_path / "in"))
+    options = [] if source[0] == "@" else [f"--{case.replace('function', 'transform')}", str(pipe)]
+    assert main(["build", source, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)
     assert "not a regular file" in capsys.readouterr().err
 
 

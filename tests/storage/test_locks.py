@@ -1,4 +1,7 @@
-"""One process at a time has a lock. A lock on a replaced folder does not lock the new one."""
+"""Only one process at a time has a lock.
+
+A lock on a replaced folder does not lock the new folder.
+"""
 
 import os
 import threading
@@ -78,25 +81,25 @@ def test_locked_folder_is_refused_and_released_after_an_error(tmp_path: Path) ->
 
 
 def test_folder_that_is_replaced_while_waiting_is_locked_itself(tmp_path: Path) -> None:
-    folder, inside, leave = tmp_path / "folder", threading.Event(), threading.Event()
+    folder, entered, may_leave = tmp_path / "folder", threading.Event(), threading.Event()
     folder.mkdir()
 
     def lock_in_turn() -> None:
         with lock_folder(folder):
-            inside.set()
-            leave.wait(30)
+            entered.set()
+            may_leave.wait(30)
 
     thread = threading.Thread(target=lock_in_turn)
     with lock_folder(folder):
         thread.start()
         thread.join(0.1)  # the thread waits for the lock, or has not opened the folder yet
-        assert not inside.is_set()
+        assert not entered.is_set()
         folder.rename(tmp_path / "old")
         folder.mkdir()
-    assert inside.wait(30)
+    assert entered.wait(30)
     with lock_folder(tmp_path / "old", wait=False):  # only the new folder is locked
         pass
     with pytest.raises(BlockingIOError), lock_folder(folder, wait=False):
         pass
-    leave.set()
+    may_leave.set()
     thread.join()

@@ -1,4 +1,4 @@
-"""Many files are mapped into one array, which takes no file descriptors."""
+"""Many files are mapped into one array without a file descriptor for each."""
 
 import gc
 from pathlib import Path
@@ -66,14 +66,14 @@ def test_missing_and_larger_files_are_errors(tmp_path: Path) -> None:
 
 def test_room_is_limited_and_free_again_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    used = sum(len(files) for files in mapped_files._all_mapped_files)
-    monkeypatch.setattr(mapped_files, "MAX_MAPPED_TOGETHER", used + 5)
-    room = np.full(3, 4096)
-    files = MappedFiles.reserve(room)
+    num_used = sum(len(files) for files in mapped_files._all_mapped_files)
+    monkeypatch.setattr(mapped_files, "MAX_MAPPED_TOGETHER", num_used + 5)
+    sizes = np.full(3, 4096)
+    files = MappedFiles.reserve(sizes)
     assert files is not None
-    assert MappedFiles.reserve(room) is None
+    assert MappedFiles.reserve(sizes) is None
     del files
-    assert MappedFiles.reserve(room) is not None
+    assert MappedFiles.reserve(sizes) is not None
     assert MappedFiles.reserve(np.array([1 << 60])) is None
 
 

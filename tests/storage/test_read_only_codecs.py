@@ -1,4 +1,4 @@
-"""zstd, bzip2 and xz files are recognized and decompressed within bounded memory."""
+"""zstd, bzip2 and xz files are detected, and decompressed within bounded memory."""
 
 import bz2
 import lzma
@@ -14,7 +14,7 @@ from recordmill.storage.compression import open_blocks
 
 
 def test_window_above_128_mib_is_refused_by_its_size(tmp_path: Path) -> None:
-    """As `zstd --long=31` writes it."""
+    """`zstd --long=31` writes such a window."""
     (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")
     with pytest.raises(DataError, match="a window above 128 MiB"):
         list(open_blocks(str(tmp_path / "a.zst")))

@@ -1,4 +1,4 @@
-"""Inputs and data sets in a store give the same bytes and records as on a disk."""
+"""Inputs in a store have the same bytes and records as on a disk."""
 
 import json
 import pickle
@@ -62,12 +62,14 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f=np.ones((1000, 2), order="F" if part else "C"),
         )
         pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
-    for at in range(6):
-        (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(
-            encode_image("JPEG", quality=60 + at)
+    for number in range(6):
+        (folder / "photos" / ("cat", "dog")[number % 2] / f"p{number}#%+.jpg").write_bytes(
+            encoded("JPEG", quality=60 + number)
         )
     (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
-    names = "".join(f"photos/{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))
+    names = "".join(
+        f"photos/{('cat', 'dog')[number % 2]}/p{number}#%+.jpg,{number}\n" for number in range(6)
+    )
     (folder / "shop.csv").write_text(f"photo,n\n{names}photos/cat/none.jpg,6\n../no.jpg,7\n")
     write_data_set(
         folder / "set", {"train": mixed_rows(500), "test": mixed_rows(50, 500)}, shards=3
@@ -75,14 +77,14 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_data_set(folder / "packed", {"train": mixed_rows(300)}, shards=2, compression="gzip")
     for path in (folder / "set").rglob("*.tfrecord"):
         (folder / "records" / path.name).write_bytes(path.read_bytes())
-    for name, how in (
+    for name, form in (
         ("photos", "zip"),
         ("photos", "tar"),
         ("tables", "gztar"),
         ("records", "zip"),
         ("set", "bztar"),
     ):
-        shutil.make_archive(str(folder / "archives" / name), how, folder / name)
+        shutil.make_archive(str(folder / "archives" / name), form, folder / name)
     for split in ("train", "test"):
         shutil.make_archive(str(folder / "tars" / split), "xztar", folder / "photos")
     for part in range(2):
@@ -101,7 +103,7 @@ def remote(store: Store, disk: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "source",
     [
         "tables",
         "tables/*.csv",
@@ -124,23 +126,33 @@ def remote(store: Store, disk: Path) -> str:
     ],
 )
 def test_build_from_a_store_equals_the_build_from_a_disk(
-    remote: str, disk: Path, tmp_path: Path, given: str
+    remote: str, disk: Path, tmp_path: Path, source: str
 ) -> None:
-    local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
-    other = recordmill.build(f"{remote}/{given}", tmp_path / "other", num_shards=2, name="same")
+    local_result = recordmill.build(
+        str(disk / source), tmp_path / "local", num_shards=2, name="same"
+    )
+    remote_result = recordmill.build(
+        f"{remote}/{source}", tmp_path / "other", num_shards=2, name="same"
+    )
     assert shard_bytes(tmp_path / "other") == shard_bytes(tmp_path / "local")
-    assert sum(other.records.values()) > 5
-    assert other.manifest.fingerprint == local.manifest.fingerprint
-    assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
+    assert sum(remote_result.records.values()) > 5
+    assert remote_result.manifest.fingerprint == local_result.manifest.fingerprint
+    assert [note.replace(remote, str(disk)) for note in remote_result.notes] == list(
+        local_result.notes
+    )
 
 
 def test_files_named_by_a_table_are_read_from_its_store(
     remote: str, disk: Path, tmp_path: Path
 ) -> None:
-    told = {"file_columns": "photo", "name": "same", "max_rejects": 2}
-    local = recordmill.build(str(disk / "shop.csv"), tmp_path / "local", **told)
-    other = recordmill.build(f"{remote}/shop.csv", tmp_path / "other", **told)
-    assert (local.read, local.rejected) == (other.read, other.rejected) == (8, 2)
+    options = {"file_columns": "photo", "name": "same", "max_rejects": 2}
+    local_result = recordmill.build(str(disk / "shop.csv"), tmp_path / "local", **options)
+    remote_result = recordmill.build(f"{remote}/shop.csv", tmp_path / "other", **options)
+    assert (
+        (local_result.read, local_result.rejected)
+        == (remote_result.read, remote_result.rejected)
+        == (8, 2)
+    )
     assert shard_bytes(tmp_path / "other") == shard_bytes(tmp_path / "local")
 
 
@@ -148,14 +160,14 @@ def test_labels_lists_and_schemas_may_be_in_a_store(
     store: Store, remote: str, disk: Path, tmp_path: Path
 ) -> None:
     labels = "file,weight\n" + "".join(
-        f"{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6)
+        f"{('cat', 'dog')[number % 2]}/p{number}#%+.jpg,{number}\n" for number in range(6)
     )
     store.put("in/photos/weights.csv", labels.encode())
-    built = recordmill.build(
+    result = recordmill.build(
         f"{remote}/photos", tmp_path / "a", labels=f"{remote}/photos/weights.csv"
     )
-    assert sorted(recordmill.open(built.out).to_numpy()["weight"].tolist()) == list(range(6))
-    schema = store.put("in/own.pbtxt", (built.out / "schema.pbtxt").read_bytes())
+    assert sorted(recordmill.open(result.out).to_numpy()["weight"].tolist()) == list(range(6))
+    schema = store.put("in/own.pbtxt", (result.out / "schema.pbtxt").read_bytes())
     store.put("in/list.txt", b"tables/*.csv\nrows/../tables/none.csv\n")
     with pytest.raises(UsageError, match="leads out of its folder"):
         list_inputs([f"@{remote}/list.txt"])
@@ -171,19 +183,21 @@ def test_labels_lists_and_schemas_may_be_in_a_store(
 def test_data_set_in_a_store_is_read_as_on_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str
 ) -> None:
-    near, far = recordmill.open(str(disk / name)), recordmill.open(f"{remote}/{name}")
-    assert len(far) == len(near)
-    assert far.take([0, 7, 299]).equals(near.take([0, 7, 299]))
-    assert str(far[7]) == str(near[7])
+    local_set, remote_set = recordmill.open(str(disk / name)), recordmill.open(f"{remote}/{name}")
+    assert len(remote_set) == len(local_set)
+    assert remote_set.take([0, 7, 299]).equals(local_set.take([0, 7, 299]))
+    assert str(remote_set[7]) == str(local_set[7])
     for mode in (False, "global", "window"):
-        mine, theirs = (one.batches(64, shuffle=mode, seed=3) for one in (near, far))
-        for one, other in zip(mine, theirs, strict=True):
-            assert one.keys() == other.keys()
-            assert np.array_equal(one["id"], other["id"])
-    assert far.to_table().equals(near.to_table())
-    copy = pickle.dumps(far)
-    assert SECRET.encode() not in copy
-    assert len(pickle.loads(copy)) == len(near)
+        local_batches, remote_batches = (
+            ds.batches(64, shuffle=mode, seed=3) for ds in (local_set, remote_set)
+        )
+        for local_batch, remote_batch in zip(local_batches, remote_batches, strict=True):
+            assert local_batch.keys() == remote_batch.keys()
+            assert np.array_equal(local_batch["id"], remote_batch["id"])
+    assert remote_set.to_table().equals(local_set.to_table())
+    pickled = pickle.dumps(remote_set)
+    assert SECRET.encode() not in pickled
+    assert len(pickle.loads(pickled)) == len(local_set)
 
 
 @pytest.mark.parametrize(
@@ -193,19 +207,19 @@ def test_commands_print_the_same_for_a_store_and_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (["head"], ["inspect"], ["verify"]):
-        said = []
+        outputs = []
         for folder in (str(disk), remote):
             code = main([*command, f"{folder}/{name}"])
-            said.append((code, capsys.readouterr().out.replace(folder, "IN")))
-        assert said[0] == said[1]
-    for place, folder in ("near", str(disk)), ("far", remote):
+            outputs.append((code, capsys.readouterr().out.replace(folder, "IN")))
+        assert outputs[0] == outputs[1]
+    for target, folder in ("near", str(disk)), ("far", remote):
         assert (
             main(
                 [
                     "read",
                     f"{folder}/{name}",
                     "--out",
-                    str(tmp_path / place),
+                    str(tmp_path / target),
                     "--to",
                     "parquet",
                     "--quiet",
@@ -213,30 +227,33 @@ def test_commands_print_the_same_for_a_store_and_a_disk(
             )
             == 0
         )
-    near = {path.name: path.read_bytes() for path in (tmp_path / "near").rglob("*.parquet")}
+    exported = {path.name: path.read_bytes() for path in (tmp_path / "near").rglob("*.parquet")}
     assert (
-        near
+        exported
         == {path.name: path.read_bytes() for path in (tmp_path / "far").rglob("*.parquet")}
         != {}
     )
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("is_kept", [False, True])
 def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
-    """What the plan has parsed and kept is the input as it was; what is read again is refused."""
+    """A changed file is refused if a build reads it after the plan.
+
+    Rows that the plan has kept in memory are not affected.
+    """
     uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
     run = build_job.run_job
 
-    def changed(plan: BuildPlan, *args: object, **named: object) -> None:
+    def change_and_run(plan: BuildPlan, *args: object, **options: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
-        files._OBJECT_STORAGE._blocks._cached.clear()  # as in a worker, which has read nothing yet
+        files._OBJECT_STORAGE._blocks._cached.clear()  # a worker's cache is empty at first
         files._OBJECT_STORAGE._blocks._cached_bytes = 0
-        run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
+        run(plan if is_kept else pickle.loads(pickle.dumps(plan)), *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(build_job, "run_job", changed)
-    if keeps:
+    monkeypatch.setattr(build_job, "run_job", change_and_run)
+    if is_kept:
         recordmill.build(uri, tmp_path / "out")
         assert recordmill.open(tmp_path / "out").to_table().column("a").to_pylist() == [1] * 1000
         return

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recordmill.storage.files import stat
 from recordmill.storage.walk import IgnoredFiles, walk_disk, walk_store
 
-# The walk of a store against that of a disk
+# Comparison of the walks of a store and a disk
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
     "*",
@@ -36,18 +36,18 @@ names_of_walk = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/"
     pattern=st.sampled_from([None, *PATTERNS]),
 )
 def test_disk_and_store_listings_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
-        made = {}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        states = {}
         for name, size in files:
             path = Path(folder, name)
-            if not path.exists() and not any(above.is_file() for above in path.parents):
+            if not path.exists() and not any(parent.is_file() for parent in path.parents):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"x" * size)
-                made[name] = stat(str(path))
-        patched.setattr("recordmill.storage.walk.iter_object_stats", lambda _: iter(made.items()))
-        near, far = IgnoredFiles({"csv"}), IgnoredFiles({"csv"})
-        here = {one.name for one in walk_disk(folder, pattern, False, near)}
-        found = list(walk_store("s3://bucket/in", pattern, far))
-        assert sorted(one.name for one in found) == sorted(here)
-        assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)
-        assert far.notes() == near.notes()
+                states[name] = stat(str(path))
+        patch.setattr("recordmill.storage.walk.iter_object_stats", lambda _: iter(states.items()))
+        local_ignored, remote_ignored = IgnoredFiles({"csv"}), IgnoredFiles({"csv"})
+        local_names = {entry.name for entry in walk_disk(folder, pattern, False, local_ignored)}
+        entries = list(walk_store("s3://bucket/in", pattern, remote_ignored))
+        assert sorted(entry.name for entry in entries) == sorted(local_names)
+        assert all(entry.path == f"s3://bucket/in/{entry.name}" for entry in entries)
+        assert remote_ignored.notes() == local_ignored.notes()

@@ -1,4 +1,7 @@
-"""YAML files of strangers have plain values of YAML 1.2, unique keys and bounded contents."""
+"""YAML files from others have plain YAML 1.2 values and bounded contents.
+
+Their keys are unique.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -59,9 +62,9 @@ def test_plain_values_follow_yaml_1_2(tmp_path: Path, text: str, value: object) 
 def test_bad_file_is_an_error_with_its_line(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         read(tmp_path, text)
-    assert str(caught.value).startswith(f"rules f.yaml: {message}")
+    assert str(error.value).startswith(f"rules f.yaml: {message}")
 
 
 def test_missing_or_too_large_file_is_an_error(
@@ -84,9 +87,9 @@ def test_value_within_16_levels_is_accepted() -> None:
 
 
 def test_value_that_contains_itself_or_repeats_aliases_is_refused(tmp_path: Path) -> None:
-    itself = read(tmp_path, "a: &a [*a]\n")
+    recursive = read(tmp_path, "a: &a [*a]\n")
     with pytest.raises(ValueError, match="or holds itself"):
-        check_nesting(itself)
+        check_nesting(recursive)
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 9))
     bomb = read(tmp_path, f"l0: &l0 [x, x]\n{levels}\n")
     with pytest.raises(ValueError, match="is nested too deep"):
