@@ -1,4 +1,4 @@
-"""Conversions of options are parsed or refused, and records are decoded and converted by them."""
+"""Options are parsed to conversion steps, which records are decoded and converted by."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,7 @@ def test_bad_records_of_decoding_and_conversion_have_the_rows_of_the_input() -> 
     records = [record(0, bytes(4)), b"\xff", record(2, bytes(3)), record(3, b"\1\0\2\0")]
     batch, good, bad = decoding.decode_lenient(*join_records(records))
     assert good.tolist() == [0, 3]
-    assert [one.row for one in bad] == [1, 2]
+    assert [error.row for error in bad] == [1, 2]
     assert batch.column("raw").to_pylist() == [[0, 0], [1, 2]]
     assert batch.column("n").to_pylist() == [0, 3]
 
@@ -114,9 +114,11 @@ def test_strict_decoding_raises_the_first_bad_record_with_its_place() -> None:
 
 
 def test_record_of_another_kind_suggests_to_leave_out_its_file() -> None:
-    other = example([("other", feature(INT64, [1]))])
+    record = example([("other", feature(INT64, [1]))])
     with pytest.raises(DataError, match=r"^b: record 0: has none of the features of the other"):
-        Decoding(SCHEMA).decode(*join_records([other]), location=lambda row: ("b", f"record {row}"))
+        Decoding(SCHEMA).decode(
+            *join_records([record]), location=lambda row: ("b", f"record {row}")
+        )
 
 
 def test_decoding_without_steps_returns_the_batch_as_it_is() -> None:

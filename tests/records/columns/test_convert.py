@@ -1,5 +1,6 @@
-"""Conversions of columns equal NumPy's on the same rows, and bad records are reported with their
-reason.
+"""Conversions of columns equal NumPy on the same rows.
+
+Bad records are reported with their reason.
 """
 
 from typing import Any
@@ -29,11 +30,15 @@ from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
 IDS = Feature("id", "int64", (), True)
 
 
-def converted(
+def convert_checked(
     feature: Feature, values: list[Any], *steps: ConversionStep
 ) -> tuple[ConvertedBatch, pa.Array]:
-    """The values behind the steps, checked to be a valid batch; beside them stands a column that
-    must keep in step.
+    """Converts a column and checks that the result is a valid batch.
+
+    The batch has a second column `id`, which must lose the same rows.
+
+    Returns:
+        (all results of the conversion, the converted column).
     """
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
@@ -58,10 +63,10 @@ def converted(
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_decode_raw_reads_every_dtype_in_both_byte_orders(dtype: str, order: str) -> None:
     rng = np.random.default_rng(1)
-    stored = {"bool": "u1", "bfloat16": "u2"}.get(dtype, dtype)
+    stored_dtype = {"bool": "u1", "bfloat16": "u2"}.get(dtype, dtype)
     arrays = [
         (rng.integers(0, 2, (2, 3)) if dtype == "bool" else rng.integers(0, 100, (2, 3))).astype(
-            np.dtype(stored).newbyteorder(order)
+            np.dtype(stored_dtype).newbyteorder(order)
         )
         for _ in range(5)
     ]
@@ -71,22 +76,24 @@ def test_decode_raw_reads_every_dtype_in_both_byte_orders(dtype: str, order: str
             for array in arrays
         ]
     step = DecodeRaw("x", dtype, (2, 3), order == ">")
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", "bytes", (), True), [array.tobytes() for array in arrays], step
     )
-    got = to_numpy(column, step.output_feature(Feature("x", "bytes", (), True)))
+    result_array = to_numpy(column, step.output_feature(Feature("x", "bytes", (), True)))
     expected = np.stack(arrays)
     if dtype == "bfloat16":
         expected = (expected.astype(np.uint32) << 16).view(np.float32)
-    assert got.dtype == np.dtype({"bfloat16": "float32"}.get(dtype, dtype))
-    assert np.array_equal(got, expected)
+    assert result_array.dtype == np.dtype({"bfloat16": "float32"}.get(dtype, dtype))
+    assert np.array_equal(result_array, expected)
     assert not result.bad_records
 
 
 def test_decode_raw_keeps_nulls_and_reports_wrong_sizes() -> None:
     good = [np.arange(i, i + 4, dtype="<f4").tobytes() for i in range(4)]
     values = [good[0], None, good[1][:-1], good[2], b"", good[3] + b"\0", None]
-    result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
+    result, column = convert_checked(
+        Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2))
+    )
     assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
     assert [(record.row, record.message) for record in result.bad_records] == [
         (row, f"{size} bytes, which is not float32 [2, 2] of 16 bytes")
@@ -96,7 +103,7 @@ def test_decode_raw_keeps_nulls_and_reports_wrong_sizes() -> None:
 
 def test_decode_raw_reads_a_variable_number_of_items() -> None:
     arrays = [np.arange(3 * rows, dtype="<i2").reshape(rows, 3) for rows in (2, 0, 1)]
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", "bytes"),
         [arrays[0].tobytes(), None, arrays[1].tobytes(), b"abc", arrays[2].tobytes()],
         DecodeRaw("x", "int16", (None, 3)),
@@ -108,8 +115,8 @@ def test_decode_raw_reads_a_variable_number_of_items() -> None:
 
 
 def test_decode_raw_reads_scalars_from_text() -> None:
-    """Inference takes bytes that happen to be UTF-8 for text."""
-    _, column = converted(
+    """Inference reports bytes as text if they happen to be UTF-8."""
+    _, column = convert_checked(
         Feature("x", "string"),
         ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"],
         DecodeRaw("x", "int64", ()),
@@ -118,7 +125,7 @@ def test_decode_raw_reads_scalars_from_text() -> None:
 
 
 def test_reshape_of_lists_reports_lengths_that_do_not_fit() -> None:
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", "float32", (None,)),
         [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]],
         Reshape("x", (None, 4)),
@@ -127,7 +134,7 @@ def test_reshape_of_lists_reports_lengths_that_do_not_fit() -> None:
     assert [(record.row, record.message) for record in result.bad_records] == [
         (3, "3 values, which do not fit [-1, 4]")
     ]
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2))
     )
     assert column.to_pylist() == [list("abcd"), None]
@@ -137,10 +144,10 @@ def test_reshape_of_lists_reports_lengths_that_do_not_fit() -> None:
 def test_reshape_of_tensors_computes_the_open_dimension() -> None:
     feature = Feature("x", "int64", (2, 6))
     step = Reshape("x", (3, None))
-    _, column = converted(feature, [list(range(12)), None], step)
+    _, column = convert_checked(feature, [list(range(12)), None], step)
     assert step.output_feature(feature).shape == (3, 4)
     assert column.to_pylist() == [list(range(12)), None]
-    _, column = converted(Feature("x", "int64", (1,), True), [[4]], Reshape("x", ()))
+    _, column = convert_checked(Feature("x", "int64", (1,), True), [[4]], Reshape("x", ()))
     assert column.to_pylist() == [4]
 
 
@@ -162,7 +169,7 @@ def test_pad_fills_truncates_and_reports_longer_lists_of_every_dtype(
     item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
     if dtype == "float16":
         item = np.float16(1)
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value)
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
@@ -170,57 +177,63 @@ def test_pad_fills_truncates_and_reports_longer_lists_of_every_dtype(
         result.bad_records[0].message
         == "4 items, more than the length of 3 (to cut longer lists: pad_or_cut=)"
     )
-    _, column = converted(
+    _, column = convert_checked(
         Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cuts_longer=True)
     )
     assert column.to_pylist() == [[item] * 3]
 
 
 def test_pad_and_reshape_accept_fixed_shapes_like_lists() -> None:
-    """What is inferred of a part of a data set may be a fixed shape, and the same command must
-    serve it.
+    """A part of a data set may have a fixed shape.
+
+    One command must work for such a part, too.
     """
     rows = [[1, 2, 3], None, [4, 5, 6]]
-    assert converted(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [
+    assert convert_checked(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [
         [1, 2, 3, 0, 0],
         None,
         [4, 5, 6, 0, 0],
     ]
-    assert converted(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[1].to_pylist() == [
+    assert convert_checked(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[
+        1
+    ].to_pylist() == [
         [7, 0],
         None,
         [8, 0],
     ]
-    result, column = converted(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
+    result, column = convert_checked(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
     assert (column.to_pylist(), result.bad_records) == (rows, ())
     assert output_schema([MakeRagged("x")], Schema((Feature("x", "int64", (3, 2)),)))[
         "x"
     ].shape == (None, 2)
-    result, _ = converted(Feature("x", "int64", (3,)), rows, Pad("x", 2, "0"))
-    assert [bad.row for bad in result.bad_records] == [0, 2]
+    result, _ = convert_checked(Feature("x", "int64", (3,)), rows, Pad("x", 2, "0"))
+    assert [record.row for record in result.bad_records] == [0, 2]
 
 
 @given(st.lists(st.none() | st.lists(st.integers(-100, 100), max_size=6), max_size=20))
 def test_pad_equals_ragged_to_padded(rows: list[list[int] | None]) -> None:
-    """Also of vectors, and cut: the oracle is `Ragged.to_padded` on the same column."""
+    """This holds for vectors and truncation, too.
+
+    The oracle is `Ragged.to_padded` on the same column.
+    """
     feature = Feature("x", "int32", (None, 2))
     pairs = [None if row is None else [[item, -item] for item in row] for row in rows]
-    result, column = converted(feature, pairs, Pad("x", 4, "9", cuts_longer=True))
+    result, column = convert_checked(feature, pairs, Pad("x", 4, "9", cuts_longer=True))
     assert not result.bad_records
-    plain = to_numpy(pa.array(pairs, to_arrow(Schema((feature,))).field(0).type), feature)
-    assert isinstance(plain, Ragged)
-    expected = plain.to_padded(4, 9)
-    got = to_numpy(column, Feature("x", "int32", (4, 2)))
-    assert got.shape == (len(rows), 4, 2)
+    ragged = to_numpy(pa.array(pairs, to_arrow(Schema((feature,))).field(0).type), feature)
+    assert isinstance(ragged, Ragged)
+    expected = ragged.to_padded(4, 9)
+    padded = to_numpy(column, Feature("x", "int32", (4, 2)))
+    assert padded.shape == (len(rows), 4, 2)
     assert column.is_valid().to_pylist() == [row is not None for row in rows]
     for i, row in enumerate(rows):
         if row is not None:
-            assert np.array_equal(got[i], expected[i])
+            assert np.array_equal(padded[i], expected[i])
 
 
 def test_chained_steps_collect_their_bad_records() -> None:
     lists = [[1, 2, 3, 4], [1, 2, 3], [1, 2] * 5, None, [], [7, 8]]
-    result, column = converted(
+    result, column = convert_checked(
         Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0")
     )
     assert column.to_pylist() == [[1, 2, 3, 4], None, [0, 0, 0, 0], [7, 8, 0, 0]]
@@ -229,11 +242,11 @@ def test_chained_steps_collect_their_bad_records() -> None:
 
 def test_slice_converts_like_the_whole_column() -> None:
     feature = Feature("x", "int64", (None,))
-    whole = pa.array([[1], None, [1, 2], [3, 4, 5], []] * 3, pa.large_list(pa.int64()))
+    column = pa.array([[1], None, [1, 2], [3, 4, 5], []] * 3, pa.large_list(pa.int64()))
     for step in (Pad("x", 3, "0"), Reshape("x", (None,))):
-        expected, _ = step.convert(whole, feature)
-        got, _ = step.convert(whole.slice(2, 9), feature)
-        assert got.to_pylist() == expected.to_pylist()[2:11]
+        expected, _ = step.convert(column, feature)
+        converted, _ = step.convert(column.slice(2, 9), feature)
+        assert converted.to_pylist() == expected.to_pylist()[2:11]
 
 
 @pytest.mark.parametrize(

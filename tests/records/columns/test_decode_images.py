@@ -1,4 +1,7 @@
-"""Columns of encoded images become arrays of pixels, and a bad image is a bad row."""
+"""Columns of encoded images become arrays of pixels.
+
+A bad image is a bad row.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -76,8 +79,8 @@ def test_resized_images_have_one_size_and_others_keep_their_own() -> None:
     resized, faults = DecodeImages("x", 3, 4, resize=True).convert(column, feature)
     assert not faults
     assert [row if row is None else len(row) for row in resized.to_pylist()] == [36, None, 36]
-    own, _ = DecodeImages("x", None, None).convert(column, feature)
-    sizes = [row if row is None else (len(row), len(row[0])) for row in own.to_pylist()]
+    decoded, _ = DecodeImages("x", None, None).convert(column, feature)
+    sizes = [row if row is None else (len(row), len(row[0])) for row in decoded.to_pylist()]
     assert sizes == [(6, 8), None, (3, 4)]
     assert read_image_sizes(column, feature) == {(6, 8), (3, 4)}
 

@@ -1,5 +1,6 @@
-"""Arrow columns convert to arrays, Ragged and Strings, and missing, empty and zero stay distinct
-in any slice.
+"""Arrow columns convert to arrays, `Ragged` and `Strings`.
+
+Missing, empty and zero values stay distinct in any slice.
 """
 
 from typing import Any
@@ -41,24 +42,26 @@ FEATURES = [
 ]
 
 
-def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any:
+def draw_value(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any:
     if shape:
         if shape[0] is not None:
-            return [item for _ in range(feature.inner_size) for item in [one(feature, (), draw)]]
-        return [one(feature, shape[1:], draw) for _ in range(draw(st.integers(0, 3)))]
+            return [
+                item for _ in range(feature.inner_size) for item in [draw_value(feature, (), draw)]
+            ]
+        return [draw_value(feature, shape[1:], draw) for _ in range(draw(st.integers(0, 3)))]
     if feature.dtype == "bool":
         return draw(st.booleans())
     if feature.dtype == "string":
         return draw(st.text(max_size=3))
     if feature.dtype == "bytes":
         return draw(st.binary(max_size=3))
-    small = draw(st.integers(0, 100))
+    number = draw(st.integers(0, 100))
     return (
-        np.float16(small)
+        np.float16(number)
         if feature.dtype == "float16"
-        else float(small)
+        else float(number)
         if "float" in feature.dtype
-        else small
+        else number
     )
 
 
@@ -71,29 +74,31 @@ def test_values_of_every_feature_survive_conversion_to_numpy(
     rows = [
         None
         if data.draw(st.booleans())
-        else data.draw(st.composite(lambda draw: one(feature, feature.shape, draw))())
+        else data.draw(st.composite(lambda draw: draw_value(feature, feature.shape, draw))())
         for _ in range(4)
     ]
     column = pa.array(rows, arrow_type(feature)).slice(1)
-    found = to_numpy(column, feature)
-    shown = [plain(row) for row in found]
+    converted = to_numpy(column, feature)
+    result = [plain(row) for row in converted]
     expected = [
         None
         if row is None
-        else [float(v) for v in row]
+        else [float(item) for item in row]
         if feature.dtype == "bfloat16" and feature.shape
         else row
         for row in rows[1:]
     ]
-    assert shown == expected
+    assert result == expected
     halves = concatenate_arrays(
         [extract_arrays(column.slice(0, 1), feature), extract_arrays(column.slice(1), feature)],
         feature,
     )
-    whole = extract_arrays(column, feature)
-    assert halves.values.tolist() == whole.values.tolist()
-    assert [a.tolist() for a in halves.splits] == [a.tolist() for a in whole.splits]
-    assert halves.valid.tolist() == whole.valid.tolist()
+    expected_arrays = extract_arrays(column, feature)
+    assert halves.values.tolist() == expected_arrays.values.tolist()
+    assert [splits.tolist() for splits in halves.splits] == [
+        splits.tolist() for splits in expected_arrays.splits
+    ]
+    assert halves.valid.tolist() == expected_arrays.valid.tolist()
 
 
 def test_columns_gathered_from_batches_equal_those_of_the_table() -> None:
@@ -101,10 +106,10 @@ def test_columns_gathered_from_batches_equal_those_of_the_table() -> None:
     (batch,) = table.to_batches()
     gathered = gather_columns([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
     for feature in MIXED:
-        whole = to_numpy(batch.column(feature.name), feature)
-        assert type(gathered[feature.name]) is type(whole)
-        assert [plain(row) for row in gathered[feature.name]] == [plain(row) for row in whole]
-        assert not isinstance(whole, np.ndarray) or whole.dtype == numpy_dtype(feature)
+        column = to_numpy(batch.column(feature.name), feature)
+        assert type(gathered[feature.name]) is type(column)
+        assert [plain(row) for row in gathered[feature.name]] == [plain(row) for row in column]
+        assert not isinstance(column, np.ndarray) or column.dtype == numpy_dtype(feature)
 
 
 def test_only_the_values_of_a_slice_are_converted() -> None:

@@ -1,4 +1,7 @@
-"""A condition selects the same rows each time, and a wrong one is refused before any read."""
+"""A condition selects the same rows each time.
+
+A wrong condition is refused before any read.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc

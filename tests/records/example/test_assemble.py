@@ -1,4 +1,4 @@
-"""Located values become valid Arrow arrays, and lists of the wrong form are bad records."""
+"""Values become valid Arrow arrays, and lists of the wrong form are bad records."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def test_nested_lists_with_inconsistent_lengths_are_bad_records(record: bytes) -
     batch, rows, bad = decode_lenient(*buffer([good, record, good]), RAGGED)
     assert rows.tolist() == [0, 2]
     assert batch.to_pydict() == {"x": [[[], [[1, 2]]]] * 2}
-    assert [(one.row, one.feature) for one in bad] == [(1, "x")]
+    assert [(error.row, error.feature) for error in bad] == [(1, "x")]
 
 
 @pytest.mark.sweep
@@ -100,18 +100,20 @@ def test_packed_varints_of_every_length_are_decoded(
         payloads.append(b"")
         for size, count, number in row:
             value = number % (1 << 7 * size) % (1 << 63)
-            short = varint(value)
+            shortest = varint(value)
             values[-1] += [value] * count
             payloads[-1] += (
-                varint(value, size - len(short)) * count if len(short) < size else short * count
+                varint(value, size - len(shortest)) * count
+                if len(shortest) < size
+                else shortest * count
             )
     size = np.array([len(payload) for payload in payloads], np.int64)
     data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
-    where = data, np.cumsum(size) - size, size
+    spans = data, np.cumsum(size) - size, size
     bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
-    count = native.read_varints(*where, offsets, None, bad)
-    read = np.empty(count + native.VARINT_ROOM, np.int64)
-    native.read_varints(*where, offsets, read, bad)
-    assert read[:count].tolist() == [value for row in values for value in row]
+    count = native.read_varints(*spans, offsets, None, bad)
+    numbers = np.empty(count + native.VARINT_ROOM, np.int64)
+    native.read_varints(*spans, offsets, numbers, bad)
+    assert numbers[:count].tolist() == [value for row in values for value in row]
     assert np.diff(offsets).tolist() == [len(row) for row in values]
     assert not bad.any()

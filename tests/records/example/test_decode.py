@@ -1,5 +1,6 @@
-"""The decoder agrees with the encoder, TensorFlow, tfx-bsl and protobuf, and reports what does
-not fit.
+"""The decoder agrees with the encoder, TensorFlow, tfx-bsl and protobuf.
+
+Records that do not fit are reported.
 """
 
 import sys
@@ -32,11 +33,14 @@ from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 )
 @given(schemas_and_rows())
 def test_decoding_an_encoded_batch_returns_the_batch(
-    drawn: tuple[Schema, list[dict[str, Any]]],
+    schema_and_rows: tuple[Schema, list[dict[str, Any]]],
 ) -> None:
-    schema, rows = drawn
+    schema, rows = schema_and_rows
     batch = pa.RecordBatch.from_pylist(
-        [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows],
+        [
+            {feature.name: arrow_value(feature, row[feature.name]) for feature in schema}
+            for row in rows
+        ],
         schema=to_arrow(schema),
     )
     frames = encode(batch, schema)
@@ -51,8 +55,8 @@ def test_projection_has_the_requested_columns_in_order() -> None:
     result = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["words", "id"])
     assert result.schema.equals(to_arrow(MIXED.select(["words", "id"])), check_metadata=True)
     assert result.to_pylist() == mixed_rows(3).select(["words", "id"]).to_pylist()
-    nothing = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, [])
-    assert (nothing.num_rows, nothing.num_columns) == (3, 0)
+    empty = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, [])
+    assert (empty.num_rows, empty.num_columns) == (3, 0)
     with pytest.raises(KeyError, match="no feature 'other'"):
         decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["other"])
 
@@ -63,9 +67,8 @@ def test_features_outside_the_projection_are_not_parsed() -> None:
     assert decode_all([record], schema, ["good"]).to_pylist() == [{"good": 7}]
     with pytest.raises(DataError, match="protobuf refuses it"):
         decode_all([record], schema)
-    with pytest.raises(
-        DataError, match="protobuf refuses it"
-    ):  # all features of a smaller schema: nothing is skipped
+    # Nothing is skipped if all features of the schema are selected.
+    with pytest.raises(DataError, match="protobuf refuses it"):
         decode_all([record], schema.select(["good"]))
 
 
@@ -140,8 +143,10 @@ def test_decode_error_has_file_record_byte_feature_and_reason(
 
 
 def test_record_that_protobuf_refuses_is_reported_with_its_place() -> None:
-    said = r"not a tf\.train\.Example: protobuf refuses it, or it names features over 262,144 times"
-    with pytest.raises(DataError, match=rf"^f: record 1, byte 8: {said}$"):
+    message = (
+        r"not a tf\.train\.Example: protobuf refuses it, or it names features over 262,144 times"
+    )
+    with pytest.raises(DataError, match=rf"^f: record 1, byte 8: {message}$"):
         decode(
             *buffer([b"\x0a\x06\x0a\x04\x0a\x00\x12\x00", b"\x0a\x05"]),
             MIXED.select(["payload"]),
@@ -172,18 +177,18 @@ def test_no_records_decode_to_an_empty_batch() -> None:
 
 
 def test_threads_that_share_a_schema_decode_alike() -> None:
-    """Each call has its own table of names, though the schema's is made once."""
-    scribe = Scribe(5, 0.05, {"int": INT64, "text": BYTES, "words": BYTES, "ints": INT64})
-    records = [scribe.message(False) for _ in range(500)]
+    """Each call copies the table of names, which a schema makes once."""
+    generator = Scribe(5, 0.05, {"int": INT64, "text": BYTES, "words": BYTES, "ints": INT64})
+    records = [generator.message(False) for _ in range(500)]
     schema = Schema((Feature("words", "string", (None,)), Feature("ints", "int64", (None,))))
-    want = decode_lenient(*buffer(records), schema)
+    expected = decode_lenient(*buffer(records), schema)
     with ThreadPoolExecutor(8) as pool:
         for batch, good, bad in pool.map(
             lambda _: decode_lenient(*buffer(records), schema), range(32)
         ):
-            assert batch.equals(want[0])
-            assert good.tolist() == want[1].tolist()
-            assert bad == want[2]
+            assert batch.equals(expected[0])
+            assert good.tolist() == expected[1].tolist()
+            assert bad == expected[2]
 
 
 _GUARDED = """
@@ -222,10 +227,11 @@ print("kept", kept)
     sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect"
 )
 def test_decoder_reads_no_byte_outside_the_buffer() -> None:
-    """Records that end, and begin, at a page that may not be touched: reading one byte outside
-    kills the process.
+    """Records begin or end at a page that must not be accessed.
+
+    A read of one byte outside the buffer kills the process.
     """
     pytest.importorskip("tensorflow.core.example.example_pb2")
-    done = run_python("-c", _GUARDED, ROOT / "tests", check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) > 1000
+    result = run_python("-c", _GUARDED, ROOT / "tests", check=False, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert int(result.stdout.split()[-1]) > 1000

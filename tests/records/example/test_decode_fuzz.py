@@ -1,5 +1,6 @@
-"""Fuzzed records are accepted exactly if protobuf (upb) accepts them, and decode to the same
-values.
+"""Fuzzed records are accepted exactly if protobuf (upb) accepts them.
+
+Accepted records decode to the same values.
 """
 
 import os
@@ -21,18 +22,22 @@ RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))
 
 
 def check(records: list[bytes], schema: Schema) -> int:
-    """Ours against the oracle for one batch; gives the number of good records."""
+    """Compares the decoder with the oracle for one batch.
+
+    Returns:
+        The number of good records.
+    """
     expected = [expected_row(record, schema) for record in records]
-    good = [row for row, want in enumerate(expected) if want is not BAD]
+    good = [row for row, values in enumerate(expected) if values is not BAD]
     batch, rows, bad = decode_lenient(*buffer(records), schema)
     batch.validate(full=True)
-    hint = [records[row].hex() for row in set(rows.tolist()) ^ set(good)]
-    assert rows.tolist() == good, hint
+    differences = [records[row].hex() for row in set(rows.tolist()) ^ set(good)]
+    assert rows.tolist() == good, differences
     assert sorted([*rows.tolist(), *(record.row for record in bad)]) == list(range(len(records)))
-    for row, got in zip(good, batch.to_pylist(), strict=True):
-        assert {name: comparable(value) for name, value in got.items()} == expected[row], records[
-            row
-        ].hex()
+    for row, result in zip(good, batch.to_pylist(), strict=True):
+        assert {name: comparable(value) for name, value in result.items()} == expected[row], (
+            records[row].hex()
+        )
     if bad:
         with pytest.raises(DataError) as error:
             decode(*buffer(records), schema, source="x" * 300)
@@ -44,15 +49,17 @@ def check(records: list[bytes], schema: Schema) -> int:
 @pytest.mark.parametrize(
     "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
 )
-@pytest.mark.parametrize("oddity", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("change_rate", [0.0, 0.03, 0.3])
 def test_records_in_unusual_encodings_decode_like_upb(
-    schemas: tuple[Schema, ...], oddity: float
+    schemas: tuple[Schema, ...], change_rate: float
 ) -> None:
     @settings(deadline=None, max_examples=8, derandomize="RECORDMILL_FUZZ" not in os.environ)
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
-        scribe = Scribe(seed, oddity, KINDS)
-        records = [scribe.message(schemas[0].message == SEQUENCE_EXAMPLE) for _ in range(RECORDS)]
+        generator = Scribe(seed, change_rate, KINDS)
+        records = [
+            generator.message(schemas[0].message == SEQUENCE_EXAMPLE) for _ in range(RECORDS)
+        ]
         for schema in schemas:
             check(records, schema)
 
@@ -63,21 +70,21 @@ def test_records_in_unusual_encodings_decode_like_upb(
     "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
 )
 def test_mutated_records_decode_like_upb(schemas: tuple[Schema, ...]) -> None:
-    good: dict[Schema, int] = {}
+    counts: dict[Schema, int] = {}
 
     @settings(deadline=None, max_examples=12, derandomize="RECORDMILL_FUZZ" not in os.environ)
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
-        scribe = Scribe(seed, 0.05, KINDS)
+        generator = Scribe(seed, 0.05, KINDS)
         records = [
-            scribe.mutate(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE))
+            generator.mutated(generator.message(schemas[0].message == SEQUENCE_EXAMPLE))
             for _ in range(RECORDS)
         ]
         for schema in schemas:
-            good[schema] = good.get(schema, 0) + check(records, schema)
+            counts[schema] = counts.get(schema, 0) + check(records, schema)
 
     run()
-    assert all(0 < count < 12 * RECORDS for count in good.values()), good
+    assert all(0 < count < 12 * RECORDS for count in counts.values()), counts
 
 
 @settings(deadline=None, max_examples=75)
@@ -87,10 +94,10 @@ def test_arbitrary_bytes_decode_like_upb(records: list[bytes]) -> None:
 
 
 def test_truncated_and_bit_flipped_record_decodes_like_upb() -> None:
-    scribe = Scribe(7, 0.0, KINDS)
+    generator = Scribe(7, 0.0, KINDS)
     record = max(
-        (scribe.message(False) for _ in range(30)),
-        key=lambda one: 300 > len(one) > 100 and len(one),
+        (generator.message(False) for _ in range(30)),
+        key=lambda data: 300 > len(data) > 100 and len(data),
     )
     check([record[:size] for size in range(len(record) + 1)], FLAT)
     flips = []
@@ -102,11 +109,11 @@ def test_truncated_and_bit_flipped_record_decodes_like_upb() -> None:
 
 
 def test_records_in_any_order_of_the_buffer_decode_alike() -> None:
-    scribe = Scribe(3, 0.1, KINDS)
-    records = [scribe.message(False) for _ in range(50)]
+    generator = Scribe(3, 0.1, KINDS)
+    records = [generator.message(False) for _ in range(50)]
     data, starts, lengths = buffer(records)
     order = np.random.default_rng(0).permutation(len(records)).repeat(2)
     batch, rows, _ = decode_lenient(data, starts[order], lengths[order], FLAT)
-    want, _, _ = decode_lenient(*buffer([records[i] for i in order]), FLAT)
+    expected, _, _ = decode_lenient(*buffer([records[i] for i in order]), FLAT)
     assert len(rows) > 30
-    assert batch.equals(want)
+    assert batch.equals(expected)

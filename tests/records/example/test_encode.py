@@ -1,4 +1,4 @@
-"""The encoder writes the bytes of protobuf's deterministic serialization, and the pinned ones."""
+"""The encoder writes pinned bytes, as the deterministic serialization of protobuf does."""
 
 import pickle
 from collections.abc import Iterator
@@ -29,20 +29,20 @@ def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
-    """The encoded records, after the frames have been checked as a reader would."""
+    """Returns the encoded records, and checks their frames as a reader does."""
     frames = encode(batch, schema)
     scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
-    for ours, theirs in (
+    for computed, expected in (
         (frames.starts, scanned.starts),
         (frames.lengths, scanned.lengths),
         (frames.crcs, scanned.crcs),
     ):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(computed, expected)
     return [frames.payload(i).tobytes() for i in range(len(frames))]
 
 
-def one(feature: Feature, value: Any) -> bytes:
+def encode_value(feature: Feature, value: Any) -> bytes:
     schema = Schema((feature,))
     return payloads(batch_of(schema, [{feature.name: value}]), schema)[0]
 
@@ -71,11 +71,10 @@ PINNED = [
 ]
 
 
-@pytest.mark.parametrize(("feature", "value", "wanted"), PINNED)
-def test_encoded_values_are_the_pinned_bytes(feature: Feature, value: Any, wanted: str) -> None:
-    # Shards written by one version must be told from the bytes of another; manifests and digests
-    # rely on it.
-    assert one(feature, value).hex() == wanted.replace(" ", "")
+@pytest.mark.parametrize(("feature", "value", "expected"), PINNED)
+def test_encoded_values_are_the_pinned_bytes(feature: Feature, value: Any, expected: str) -> None:
+    # Manifests and digests rely on it that all versions write the same bytes.
+    assert encode_value(feature, value).hex() == expected.replace(" ", "")
 
 
 @settings(
@@ -115,8 +114,9 @@ def _plain(value: Any) -> Any:
 
 
 def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
-    """Rows whose sizes differ widely, so that blocks of rows end everywhere, and lengths take one
-    to three bytes.
+    """Returns rows with very different sizes.
+
+    Blocks of rows end at many places, and lengths take one to three bytes.
     """
     random = np.random.default_rng(7)
     features = (
@@ -142,7 +142,7 @@ def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
         row = {
             "id": int(random.integers(-(2**63), 2**63)) >> int(random.integers(0, 64)),
             "score": float(np.float32(random.random())),
-            "tags": [f"tag{t}" for t in range(size % 7)],
+            "tags": [f"tag{tag}" for tag in range(size % 7)],
             "ids": random.integers(-(2**31), 2**31, size % 300).tolist(),
             "small": random.integers(0, 128, size % 300).tolist(),
             "vector": [1.0, 2.0, 3.0, 4.0, float(i)],
@@ -170,7 +170,7 @@ def test_batch_of_many_encoding_blocks_equals_protobuf(pure_python: PurePython) 
 
 
 def test_batches_without_columns_or_rows_are_encoded() -> None:
-    # pyarrow may lose the rows of a batch without columns
+    # pyarrow may forget the number of rows of a batch without columns
     assert payloads(pa.RecordBatch.from_pylist([{}, {}]), Schema(())) in ([b"\n\0", b"\n\0"], [])
     schema = Schema((Feature("a", "int64", (None,)), Feature("b", "string"), Feature("c", "bool")))
     assert payloads(batch_of(schema, []), schema) == []
@@ -179,8 +179,8 @@ def test_batches_without_columns_or_rows_are_encoded() -> None:
 def test_column_order_does_not_change_the_bytes() -> None:
     schema, rows = many_rows(20)
     batch = batch_of(schema, rows)
-    backwards = pa.RecordBatch.from_arrays(batch.columns[::-1], names=batch.schema.names[::-1])
-    assert payloads(backwards, schema) == payloads(batch, schema)
+    reversed_batch = pa.RecordBatch.from_arrays(batch.columns[::-1], names=batch.schema.names[::-1])
+    assert payloads(reversed_batch, schema) == payloads(batch, schema)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_opaque_records_are_encoded_as_they_are() -> None:
 
 
 class _Name(str):
-    """A name that counts how often it is compared with another."""
+    """A name that counts its comparisons with other names."""
 
     compared = 0
     __hash__ = str.__hash__
@@ -294,26 +294,26 @@ def test_columns_of_many_features_are_found_in_linear_time(message: str) -> None
     batch = pa.RecordBatch.from_arrays(
         [pa.array([7])] * len(names), names=[str(name) for name in names]
     )
-    before = _Name.compared
+    count = _Name.compared
     assert len(encode(batch, schema)) == 1
-    assert _Name.compared - before < 20 * len(
+    assert _Name.compared - count < 20 * len(
         names
-    )  # a list that is searched takes half of 400 * 400
+    )  # a linear search in a list would take 400 * 400 / 2
 
 
 def test_arrow_schema_is_made_once_per_schema() -> None:
     schema = Schema((Feature("x", "int64", classes=("a", "b")),), "x")
-    made = to_arrow(schema)
-    assert to_arrow(schema) is made
-    again = pickle.loads(pickle.dumps(schema))
-    assert again == schema
-    assert to_arrow(again).equals(made, check_metadata=True)
-    assert to_arrow(replace(schema, label=None)).metadata != made.metadata
+    arrow_schema = to_arrow(schema)
+    assert to_arrow(schema) is arrow_schema
+    unpickled = pickle.loads(pickle.dumps(schema))
+    assert unpickled == schema
+    assert to_arrow(unpickled).equals(arrow_schema, check_metadata=True)
+    assert to_arrow(replace(schema, label=None)).metadata != arrow_schema.metadata
 
 
-# Lists of whole numbers to packed varints
-def packed(values: np.ndarray) -> bytes:
-    """The packed field of a record's one list."""
+# Packed varints of integer lists
+def encode_packed(values: np.ndarray) -> bytes:
+    """Returns the packed field of a record with one list."""
     column = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values))
     payload = (
         encode(pa.record_batch([column], ["a"]), Schema((Feature("a", "int64", (None,)),)))
@@ -340,14 +340,14 @@ def test_packed_integers_of_every_bit_length_are_encoded(runs: list) -> None:
         ],
         np.uint64,
     ).view(np.int64)
-    assert packed(values) == b"".join(varint(int(value) % 2**64) for value in values)
+    assert encode_packed(values) == b"".join(varint(int(value) % 2**64) for value in values)
 
 
 def test_packed_integers_of_every_pattern_of_four_lengths_are_encoded() -> None:
     edges = [[0, 127], [128, 2**14 - 1], [2**14, 2**21 - 1], [2**21, 2**28 - 1]]
     for number in range(4**4):
-        for last in (0, 1):
+        for edge in (0, 1):
             values = np.array(
-                [edges[number >> 2 * lane & 3][last] for lane in range(4)] * 2, np.int64
+                [edges[number >> 2 * index & 3][edge] for index in range(4)] * 2, np.int64
             )
-            assert packed(values) == b"".join(varint(int(value)) for value in values)
+            assert encode_packed(values) == b"".join(varint(int(value)) for value in values)

@@ -1,4 +1,4 @@
-"""Every Arrow type of a feature encodes alike, and a column that does not fit is refused."""
+"""All Arrow types of a feature encode alike, and other columns are refused."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from recordmill.records.example.flat_arrays import flatten_column
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 
-# Arrow's many layouts of one column
+# Layouts that Arrow has for one column
 TEXTS = ["a", None, "", "long enough to be no inline view", "ü"]
 
 
@@ -82,14 +82,14 @@ def test_fixed_variable_and_extension_tensors_encode_alike(dtype: str) -> None:
         pa.FixedSizeListArray.from_arrays(pa.array(values), 3), 2
     )
     variable = pa.LargeListArray.from_arrays(pa.array([0, 6, 12, 18]), pa.array(values))
-    wanted = encoded(fixed, feature)
-    assert [parse(record)["x"][0] for record in wanted] == [feature.kind] * 3
+    expected = encoded(fixed, feature)
+    assert [parse(record)["x"][0] for record in expected] == [feature.kind] * 3
     for column in (tensor, nested, variable, pa.concat_arrays([fixed, fixed]).slice(3)):
-        assert encoded(column, feature) == wanted
+        assert encoded(column, feature) == expected
     missing = pa.LargeListArray.from_arrays(
         pa.array([0, 6, 6, 12]), pa.array(values[:12]), mask=pa.array([False, True, False])
     )
-    assert encoded(missing, feature) == [wanted[0], b"\n\0", wanted[1]]
+    assert encoded(missing, feature) == [expected[0], b"\n\0", expected[1]]
 
 
 def test_null_in_a_fixed_size_list_is_a_missing_feature() -> None:
@@ -116,7 +116,7 @@ def test_null_in_a_fixed_size_list_is_a_missing_feature() -> None:
         (
             Feature("x", "int64", (None,)),
             pa.array([[1]], pa.list_view(pa.int64())),
-        ),  # pyarrow 25 loses values where it casts them to lists
+        ),  # pyarrow 25 loses values if it casts them to lists
         (Feature("x", "int64"), pa.array(["a"]).dictionary_encode()),
     ],
 )

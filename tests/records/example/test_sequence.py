@@ -1,4 +1,4 @@
-"""SequenceExamples are written and read as protobuf and tf.io do."""
+"""SequenceExamples are written and read like protobuf and tf.io do it."""
 
 import os
 from typing import Any
@@ -58,7 +58,7 @@ ROWS = _lists(
 )
 
 
-def back(frames: Frames, schema: Schema) -> pa.RecordBatch:
+def decode_frames(frames: Frames, schema: Schema) -> pa.RecordBatch:
     scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
     np.testing.assert_array_equal(scanned.crcs, frames.crcs)
@@ -72,7 +72,7 @@ def test_sequence_examples_survive_a_round_trip_and_equal_protobuf(
 ) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow(SCHEMA))
     frames = encode_sequences(batch, SCHEMA)
-    result = back(frames, SCHEMA)
+    result = decode_frames(frames, SCHEMA)
     result.validate(full=True)
     assert result.equals(batch, check_metadata=True)
     for i, row in enumerate(rows):
@@ -82,7 +82,7 @@ def test_sequence_examples_survive_a_round_trip_and_equal_protobuf(
 
 
 def test_encoded_sequence_examples_are_the_pinned_bytes() -> None:
-    """As protobuf in pure Python writes them with deterministic=True."""
+    """Protobuf in pure Python writes these bytes with deterministic=True."""
     schema = Schema(
         (Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)),
         message=SEQUENCE_EXAMPLE,
@@ -111,15 +111,16 @@ def test_encoded_sequence_examples_are_the_pinned_bytes() -> None:
 def test_sequences_from_slices_and_32_bit_lists_encode_alike() -> None:
     schema = Schema((Feature("w", "string", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     values = [["a", "b"], None, [], ["größe", None], ["x" * 300]]
-    want = back(
+    expected = decode_frames(
         encode_sequences(
-            pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema
+            pa.RecordBatch.from_pylist([{"w": value} for value in values], schema=to_arrow(schema)),
+            schema,
         ),
         schema,
     )
-    plain = pa.record_batch({"w": pa.array([["no"], *values], pa.list_(pa.string()))}).slice(1)
-    assert back(encode_sequences(plain, schema), schema).equals(want)
-    assert want.to_pydict() == {"w": values}
+    batch = pa.record_batch({"w": pa.array([["no"], *values], pa.list_(pa.string()))}).slice(1)
+    assert decode_frames(encode_sequences(batch, schema), schema).equals(expected)
+    assert expected.to_pydict() == {"w": values}
 
 
 @pytest.mark.parametrize(
@@ -154,4 +155,4 @@ def test_step_of_mixed_kinds_is_a_bad_record() -> None:
     batch, good, bad = decode_lenient(*join_records(records), schema)
     assert batch.to_pydict() == {"x": [[1], None]}
     assert good.tolist() == [0, 2]
-    assert [(one.row, one.feature) for one in bad] == [(1, "x")]
+    assert [(error.row, error.feature) for error in bad] == [(1, "x")]

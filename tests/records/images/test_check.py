@@ -1,5 +1,6 @@
-"""Headers and completeness of the image formats are checked: Pillow's files pass, damaged ones
-are refused with a reason.
+"""Headers and completeness of the image formats are checked.
+
+Files written by Pillow pass, and damaged files are refused with a reason.
 """
 
 import struct
@@ -20,7 +21,7 @@ from recordmill.records.images.check import (
 from recordmill.records.images.header import BadImage, ImageHeader
 
 SAMPLES = image_samples.samples()
-# of several frames of these formats only the first, in the first quarter, is looked at
+# Only the first frame of these formats is checked, and it is in the first quarter of the file.
 QUARTERS = {"tiff-pages": 1, "gif-animated": 1}
 
 
@@ -28,10 +29,10 @@ def check(data: bytes, **options: int) -> ImageHeader:
     return check_structure(np.frombuffer(data, np.uint8), **options)
 
 
-def refused(data: bytes) -> BadImage:
-    with pytest.raises(BadImage) as caught:
+def refuse(data: bytes) -> BadImage:
+    with pytest.raises(BadImage) as error:
         check(data)
-    return caught.value
+    return error.value
 
 
 def test_every_image_format_has_samples() -> None:
@@ -52,14 +53,14 @@ def test_header_of_an_image_is_read(name: str) -> None:
     assert (header.width, header.height) == image_samples.SIZE
     check_decode(
         np.frombuffer(data, np.uint8), header, nullcontext
-    )  # Pillow agrees that there is nothing wrong
+    )  # Pillow accepts the image, too
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_truncated_image_is_refused(name: str) -> None:
     data, _ = SAMPLES[name]
     for length in range(len(data) * QUARTERS.get(name, 4) // 4):
-        error = refused(data[:length])
+        error = refuse(data[:length])
         assert error.reason in ("truncated", "format"), (length, error)
         assert error.reason == "truncated" or 0 < length < 16, (length, error)
 
@@ -75,12 +76,12 @@ def test_bytes_after_the_end_of_an_image_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SAMPLES if "png" in name])
 def test_flipped_bit_of_a_png_is_found(name: str) -> None:
     data, _ = SAMPLES[name]
-    for at in range(len(data)):
-        for bit in (1, 128):
+    for index in range(len(data)):
+        for mask in (1, 128):
             flipped = bytearray(data)
-            flipped[at] ^= bit
-            assert refused(bytes(flipped)).reason in (
-                "format" if at < 8 else "crc",
+            flipped[index] ^= mask
+            assert refuse(bytes(flipped)).reason in (
+                "format" if index < 8 else "crc",
                 "truncated",
                 "corrupt",
             )
@@ -90,30 +91,36 @@ def test_image_of_more_pixels_than_allowed_is_refused() -> None:
     data, _ = SAMPLES["png"]
     width, height = image_samples.SIZE
     assert check(data, max_pixels=width * height)
-    with pytest.raises(BadImage, match="17 x 23 pixels are more than 390") as caught:
+    with pytest.raises(BadImage, match="17 x 23 pixels are more than 390") as error:
         check(data, max_pixels=width * height - 1)
-    assert caught.value.reason == "size"
+    assert error.value.reason == "size"
 
 
 def test_images_in_one_buffer_are_checked_like_single_images() -> None:
-    whole = [data for data, _ in SAMPLES.values()]
-    parts = [data[:length] for data in whole for length in (len(data), len(data) // 2, 3, 1, 0)]
+    images = [data for data, _ in SAMPLES.values()]
+    parts = [data[:length] for data in images for length in (len(data), len(data) // 2, 3, 1, 0)]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    found = check_structures(np.frombuffer(b"".join(parts), np.uint8), ends, max_pixels=10**6)
-    assert sum(isinstance(one, ImageHeader) for one in found) >= len(whole)
-    for part, one in zip(parts, found, strict=True):
-        if isinstance(one, BadImage):
-            assert (one.reason, one.message) == ((alone := refused(part)).reason, alone.message)
+    results = check_structures(np.frombuffer(b"".join(parts), np.uint8), ends, max_pixels=10**6)
+    assert sum(isinstance(result, ImageHeader) for result in results) >= len(images)
+    for part, result in zip(parts, results, strict=True):
+        if isinstance(result, BadImage):
+            assert (result.reason, result.message) == (
+                (error := refuse(part)).reason,
+                error.message,
+            )
         else:
-            assert one == check(part)
+            assert result == check(part)
     assert all(
-        isinstance(one, BadImage)
-        for one in check_structures(np.frombuffer(whole[0], np.uint8), ends[:1], 1)
+        isinstance(result, BadImage)
+        for result in check_structures(np.frombuffer(images[0], np.uint8), ends[:1], 1)
     )
 
 
 def test_decompression_bomb_is_refused_by_its_header() -> None:
-    """A PNG of a few hundred bytes that claims a terapixel; nothing may be allocated for it."""
+    """A PNG of a few hundred bytes claims a terapixel.
+
+    Nothing may be allocated for it.
+    """
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
@@ -127,14 +134,17 @@ def test_decompression_bomb_is_refused_by_its_header() -> None:
         + chunk(b"IDAT", zlib.compress(bytes(1000)))
         + chunk(b"IEND", b"")
     )
-    assert refused(bomb).reason == "size"
+    assert refuse(bomb).reason == "size"
 
 
 def test_tiff_with_overlapping_values_is_refused_at_once() -> None:
-    """A directory of 3,000 entries whose values are all the whole file: 100 MB of them in 36 kB."""
+    """Each of 3,000 directory entries has the complete file as its value.
+
+    The values would take 100 MB from a file of 36 kB.
+    """
     entries = 3000
-    body = [struct.pack("<HHII", 1000 + at, 7, 12 * entries, 0) for at in range(entries)]
-    error = refused(b"II*\0" + struct.pack("<IH", 8, entries) + b"".join(body) + bytes(4))
+    body = [struct.pack("<HHII", 1000 + number, 7, 12 * entries, 0) for number in range(entries)]
+    error = refuse(b"II*\0" + struct.pack("<IH", 8, entries) + b"".join(body) + bytes(4))
     assert (error.reason, error.message) == ("corrupt", "parts of the header overlap")
 
 
@@ -142,7 +152,7 @@ def test_end_of_a_jpeg_thumbnail_is_not_the_end_of_the_image() -> None:
     data, _ = SAMPLES["jpeg-exif"]
     thumbnail_end = data.index(b"\xff\xd9") + 2
     assert thumbnail_end < len(data) // 2
-    assert refused(data[:thumbnail_end]).reason == "truncated"
+    assert refuse(data[:thumbnail_end]).reason == "truncated"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,7 @@ def test_end_of_a_jpeg_thumbnail_is_not_the_end_of_the_image() -> None:
 def test_unsupported_image_format_is_refused_by_name(head: bytes, name: str) -> None:
     assert sniff_image(head) is None
     assert sniff_unsupported_image(head) == name
-    error = refused(head + bytes(100))
+    error = refuse(head + bytes(100))
     assert error.reason == "format"
     assert name in error.message
 
@@ -176,32 +186,30 @@ def test_unsupported_image_format_is_refused_by_name(head: bytes, name: str) -> 
     ],
 )
 def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
-    assert refused(data).reason == ("truncated" if not data else "format")
+    assert refuse(data).reason == ("truncated" if not data else "format")
 
 
 def test_decode_check_finds_damage_that_the_structure_hides() -> None:
-    """Pixels that inflate to too little: every container check passes."""
+    """The pixels inflate to too few bytes, but every check of the container passes."""
     data, _ = SAMPLES["png"]
-    at = data.index(b"IDAT")
-    length = struct.unpack(">I", data[at - 4 : at])[0]
-    body = b"IDAT" + zlib.compress(zlib.decompress(data[at + 4 : at + 4 + length])[:50])
+    begin = data.index(b"IDAT")
+    length = struct.unpack(">I", data[begin - 4 : begin])[0]
+    body = b"IDAT" + zlib.compress(zlib.decompress(data[begin + 4 : begin + 4 + length])[:50])
     broken = (
-        data[: at - 4]
+        data[: begin - 4]
         + struct.pack(">I", len(body) - 4)
         + body
         + struct.pack(">I", zlib.crc32(body))
-        + data[at + 8 + length :]
+        + data[begin + 8 + length :]
     )
     header = check(broken)
-    with pytest.raises(BadImage, match="Pillow can't decode it") as caught:
+    with pytest.raises(BadImage, match="Pillow can't decode it") as error:
         check_decode(np.frombuffer(broken, np.uint8), header, nullcontext)
-    assert caught.value.reason == "decode"
+    assert error.value.reason == "decode"
 
 
 def test_decode_check_opens_no_other_format() -> None:
-    """The plugin is chosen by the header that was read, so that no other parser of Pillow ever sees
-    the bytes.
-    """
+    """The header determines the plugin of Pillow, so no other parser reads the bytes."""
     data, _ = SAMPLES["gif"]
     with pytest.raises(BadImage):
         check_decode(np.frombuffer(data, np.uint8), check(SAMPLES["png"][0]), nullcontext)
@@ -209,12 +217,12 @@ def test_decode_check_opens_no_other_format() -> None:
 
 def test_any_number_in_a_tiff_header_is_read_or_refused() -> None:
     numbers = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63, 2**64 - 1)
-    for big in (False, True):
-        good = image_samples.encode_image("TIFF", big_tiff=big)
-        for at in range(4, len(good) - 8, 2):
+    for is_big in (False, True):
+        image = image_samples.encoded("TIFF", big_tiff=is_big)
+        for position in range(4, len(image) - 8, 2):
             for number in numbers:
-                data = bytearray(good)
-                data[at : at + 8] = number.to_bytes(8, "little")
+                data = bytearray(image)
+                data[position : position + 8] = number.to_bytes(8, "little")
                 try:
                     header = check(bytes(data), max_pixels=1 << 62)
                 except BadImage:

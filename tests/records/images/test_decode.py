@@ -1,4 +1,4 @@
-"""Images of every format decode to the pixels of Pillow, at full or reduced size."""
+"""Images of every format decode to the pixels of Pillow, also at reduced size."""
 
 import io
 

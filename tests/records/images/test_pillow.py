@@ -1,4 +1,4 @@
-"""Every reader returns pixels as they are stored, whatever orientation the file has."""
+"""Every reader returns pixels as stored, and ignores the orientation of the file."""
 
 import io
 from pathlib import Path
@@ -45,18 +45,18 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(tmp_path_factory.mktemp("oriented") / "set", {"train": table}, schema)
 
 
-@pytest.mark.parametrize("way", ["npy", "parquet", "tf"])
-def test_pixels_are_decoded_as_stored(data_set: Path, tmp_path: Path, way: str) -> None:
-    if way == "tf":
+@pytest.mark.parametrize("reader", ["npy", "parquet", "tf"])
+def test_pixels_are_decoded_as_stored(data_set: Path, tmp_path: Path, reader: str) -> None:
+    if reader == "tf":
         pytest.importorskip("tensorflow")
         batches = recordmill.open(data_set, split="train").to_tf(
             8, decode_images=(17, 23), shuffle=False
         )
         pixels = np.concatenate([batch["image"].numpy() for batch in batches])
     else:
-        size = {"npy": "17x23"}.get(way)
+        size = {"npy": "17x23"}.get(reader)
         (path,) = recordmill.read(
-            data_set, tmp_path / "out", to=way, decode_images=True, resize=size
+            data_set, tmp_path / "out", to=reader, decode_images=True, resize=size
         ).paths
         table = None if size else pq.read_table(path)["image"].to_pylist()
         pixels = (

@@ -1,4 +1,7 @@
-"""Parts of images are resized to the pixels of `tf.image.resize`, and alpha weighs the colours."""
+"""Parts of images are resized to the pixels of `tf.image.resize`.
+
+Alpha is the weight of the colours.
+"""
 
 from typing import Any
 
@@ -32,10 +35,10 @@ def test_part_is_resized_like_an_image_of_its_own(
 ) -> None:
     pixels = noise(14, 14, 2)
     crop = np.ascontiguousarray(pixels[top : top + height, left : left + width])
-    found, alone = np.empty((4, 5, 2), np.uint8), np.empty((4, 5, 2), np.uint8)
-    resize(pixels, (top, left, height, width), found, antialias=antialias)
-    resize(crop, (0, 0, height, width), alone, antialias=antialias)
-    assert (found == alone).all()
+    part_result, crop_result = np.empty((4, 5, 2), np.uint8), np.empty((4, 5, 2), np.uint8)
+    resize(pixels, (top, left, height, width), part_result, antialias=antialias)
+    resize(crop, (0, 0, height, width), crop_result, antialias=antialias)
+    assert (part_result == crop_result).all()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float16])
@@ -87,11 +90,11 @@ def test_colours_of_transparent_pixels_have_no_weight() -> None:
 
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_nearest_indices_are_those_of_the_pixel_centers(source: int, target: int) -> None:
-    found = nearest_indices(source, target)
+    indices = nearest_indices(source, target)
     expected = [(2 * index + 1) * source // (2 * target) for index in range(target)]
     # float32 may round a center on an edge to either side.
-    assert np.abs(found - expected).max() <= 1
-    assert (np.diff(found) >= 0).all()
-    assert 0 <= found[0] <= found[-1] < source
+    assert np.abs(indices - expected).max() <= 1
+    assert (np.diff(indices) >= 0).all()
+    assert 0 <= indices[0] <= indices[-1] < source
     if source == target:
-        assert found.tolist() == expected
+        assert indices.tolist() == expected

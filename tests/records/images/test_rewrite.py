@@ -53,18 +53,18 @@ def test_impossible_size_is_refused(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF"])
 def test_image_keeps_its_format_if_readers_can_decode_it(name: str) -> None:
-    found = rewrite(RewriteRule((10, 12)), encode_image(name))
-    assert found.size == (12, 10)
-    assert found.format == {"JPEG": "JPEG", "WebP": "WEBP"}.get(name, "PNG")
+    image = rewrite(RewriteRule((10, 12)), encoded(name))
+    assert image.size == (12, 10)
+    assert image.format == {"JPEG": "JPEG", "WebP": "WEBP"}.get(name, "PNG")
 
 
 def test_image_is_turned_upright_and_loses_its_metadata() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    found = rewrite(RewriteRule(format="PNG"), encode_image("PNG", exif=exif))
+    exif[0x0112] = 6  # rotate by 90 degrees
+    image = rewrite(RewriteRule(format="PNG"), encoded("PNG", exif=exif))
     stored = np.asarray(picture())
-    assert not found.getexif()
-    assert (np.asarray(found) == np.rot90(stored, -1)).all()
+    assert not image.getexif()
+    assert (np.asarray(image) == np.rot90(stored, -1)).all()
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,16 @@ def test_mask_keeps_its_values_and_an_unchanged_one_its_bytes() -> None:
     values = np.repeat(np.arange(0, 40, 10, np.uint8), 4).reshape(4, 4)
     data = np.frombuffer(encode_image("PNG", Image.fromarray(values)), np.uint8)
     header = check_structure(data)
-    same = RewriteRule((4, 4))
+    unchanged_rule = RewriteRule((4, 4))
     assert (
-        same.rewrite_mask(data, header, same.place_image(data, header), reserve) == data.tobytes()
+        unchanged_rule.rewrite_mask(data, header, unchanged_rule.place_image(data, header), reserve)
+        == data.tobytes()
     )
-    larger = RewriteRule((8, 6))
-    result = larger.rewrite_mask(data, header, larger.place_image(data, header), reserve)
-    found = np.asarray(Image.open(io.BytesIO(result)))
-    assert found.shape == (8, 6)
-    assert (found == np.repeat(np.arange(0, 40, 10), 2)[:, None]).all()
+    larger_rule = RewriteRule((8, 6))
+    result = larger_rule.rewrite_mask(data, header, larger_rule.place_image(data, header), reserve)
+    mask = np.asarray(Image.open(io.BytesIO(result)))
+    assert mask.shape == (8, 6)
+    assert (mask == np.repeat(np.arange(0, 40, 10), 2)[:, None]).all()
 
 
 def test_mask_that_png_cannot_hold_is_a_bad_image() -> None:

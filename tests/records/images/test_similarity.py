@@ -1,4 +1,4 @@
-"""Similarity of images: copies are near, other images are not."""
+"""Copies of an image are similar, and other images are not."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,11 @@ from recordmill.records.images.similarity import correlate_rows, to_grey
 
 
 def test_images_of_one_colour_correlate_only_with_the_same_colour() -> None:
-    one, other = np.full((1, 9), 7, np.uint8), np.full((1, 9), 8, np.uint8)
+    first, second = np.full((1, 9), 7, np.uint8), np.full((1, 9), 8, np.uint8)
     ramp = np.arange(9, dtype=np.uint8)[None]
-    assert [float(correlate_rows(a, b)[0]) for a, b in ((one, one), (one, other), (one, ramp))] == [
+    assert [
+        float(correlate_rows(a, b)[0]) for a, b in ((first, first), (first, second), (first, ramp))
+    ] == [
         1,
         0,
         0,

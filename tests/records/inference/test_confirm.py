@@ -1,6 +1,4 @@
-"""A schema that was guessed from the first records is that of all records, or the mismatch is
-noticed.
-"""
+"""A schema guessed from the first records is confirmed by all, or refused."""
 
 import random
 from collections.abc import Callable
@@ -21,22 +19,29 @@ Row = dict[str, tuple[int, list[object]] | None]
 JPEG = b"\xff\xd8\xff\xe0" + bytes(20)
 
 
-def guess_of(records: list[bytes]) -> SchemaGuess | None:
-    found = infer(*buffer(records))
-    if not can_guess_schema(found):
+def guess_schema(records: list[bytes]) -> SchemaGuess | None:
+    inference = infer(*buffer(records))
+    if not can_guess_schema(inference):
         return None
     return SchemaGuess(
-        found.to_schema(),
+        inference.to_schema(),
         (),
-        frozenset(name for (name, _), counts in found.features.items() if not counts.kinds),
+        frozenset(name for (name, _), counts in inference.features.items() if not counts.kinds),
     )
 
 
-def confirmed(head: list[bytes], tail: list[bytes]) -> bool:
-    """Whether the first records' schema is confirmed by all; it is then that of all, and so are the
-    columns.
+def is_confirmed(head: list[bytes], tail: list[bytes]) -> bool:
+    """Returns whether all records confirm the schema of `head`.
+
+    Args:
+        head: The first records.
+        tail: All other records.
+
+    Raises:
+        AssertionError: The confirmed schema or its columns differ from the ones inferred from all
+            records.
     """
-    guess = guess_of(head)
+    guess = guess_schema(head)
     if guess is None:
         return False
     try:
@@ -68,7 +73,7 @@ SAME: list[Row] = [
     {
         "text": (BYTES, [b"GIF89a is a format"]),
         "texts": (BYTES, [b"a", b"RIFFaaaaWEBP"]),
-    },  # of images there is more
+    },  # these begin like images, but are text
 ]
 OTHERWISE: dict[str, Row] = {
     "a new name": {"new": (INT64, [1])},
@@ -94,26 +99,24 @@ OTHERWISE: dict[str, Row] = {
 
 @pytest.mark.parametrize("row", SAME)
 def test_record_that_fits_the_guess_confirms_it(row: Row) -> None:
-    head = [serialize_row(one) for one in HEAD]
-    assert confirmed(
-        head, [serialize_row(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20
-    )
+    head = [written(head_row) for head_row in HEAD]
+    assert is_confirmed(head, [written(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20)
 
 
-@pytest.mark.parametrize("what", OTHERWISE)
-def test_record_that_changes_the_schema_is_noticed(what: str) -> None:
-    head, late = (
-        [serialize_row(one) for one in HEAD],
-        serialize_row(ROW | {"list": (INT64, [1])} | OTHERWISE[what]),
+@pytest.mark.parametrize("change", OTHERWISE)
+def test_record_that_changes_the_schema_is_noticed(change: str) -> None:
+    head, last_record = (
+        [written(head_row) for head_row in HEAD],
+        written(ROW | {"list": (INT64, [1])} | OTHERWISE[change]),
     )
-    guess = guess_of(head)
+    guess = guess_schema(head)
     assert guess is not None
     with pytest.raises(SchemaNotConfirmed):
-        guess.decode(*buffer([*head * 20, late]))
+        guess.decode(*buffer([*head * 20, last_record]))
 
 
 @pytest.mark.parametrize(
-    "late",
+    "last_record",
     [
         b"no Example",
         serialize_row(ROW)[:-1],
@@ -124,11 +127,11 @@ def test_record_that_changes_the_schema_is_noticed(what: str) -> None:
         field(1, field(1, field(1, b"one") + field(2, field(3, b"\x08\x05")))),
     ],
 )
-def test_record_that_is_not_a_plain_example_is_noticed(late: bytes) -> None:
-    guess = guess_of([serialize_row(ROW)])
+def test_record_that_is_not_a_plain_example_is_noticed(last_record: bytes) -> None:
+    guess = guess_schema([written(ROW)])
     assert guess is not None
     with pytest.raises(SchemaNotConfirmed):
-        guess.decode(*buffer([serialize_row(ROW), late]))
+        guess.decode(*buffer([written(ROW), last_record]))
 
 
 @pytest.mark.parametrize(
@@ -146,52 +149,57 @@ def test_record_that_is_not_a_plain_example_is_noticed(late: bytes) -> None:
     ],
 )
 def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes]) -> None:
-    assert guess_of(head) is None
+    assert guess_schema(head) is None
 
 
 def test_head_with_names_of_nested_lists_gives_no_guess() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
-    assert (
-        infer(*buffer([serialize_row({"x/ragged_flat_values": (INT64, [1])})])).to_schema()
-        == schema
-    )
-    assert guess_of([serialize_row({"x/ragged_flat_values": (INT64, [1])})]) is None
+    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).to_schema() == schema
+    assert guess_schema([written({"x/ragged_flat_values": (INT64, [1])})]) is None
 
 
-def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
-    """Records of one template, which change their minds about a feature with that chance."""
-    kinds = {name: draw.choice([INT64, FLOAT, BYTES]) for name in "abcd"}
-    lengths = {name: draw.choice([1, 1, 2, None]) for name in kinds}
-    lack = {name: draw.choice([0.0, 0.0, 0.5]) for name in kinds}
+def make_generator(random_state: random.Random, change: float) -> Callable[[], bytes]:
+    """Returns a generator of records from one random template.
+
+    Args:
+        change: Probability that a record deviates from the template at a feature.
+    """
+    kinds = {name: random_state.choice([INT64, FLOAT, BYTES]) for name in "abcd"}
+    lengths = {name: random_state.choice([1, 1, 2, None]) for name in kinds}
+    missing_rates = {name: random_state.choice([0.0, 0.0, 0.5]) for name in kinds}
 
     def values(kind: int, count: int) -> list[object]:
         texts = [
             b"text",
             b"",
             "ö".encode(),
-            *([b"\xff", b"\x01", b"GIF8 12345678", JPEG] if odd() else []),
+            *([b"\xff", b"\x01", b"GIF8 12345678", JPEG] if deviates() else []),
         ]
         return [
-            draw.choice(texts)
+            random_state.choice(texts)
             if kind == BYTES
             else 1.5
             if kind == FLOAT
-            else draw.choice([0, -1, 1 << 40])
+            else random_state.choice([0, -1, 1 << 40])
             for _ in range(count)
         ]
 
-    def odd() -> bool:
-        return draw.random() < change
+    def deviates() -> bool:
+        return random_state.random() < change
 
     def record() -> bytes:
         row: Row = {}
         for name, kind in kinds.items():
-            if draw.random() < lack[name] or odd():
+            if random_state.random() < missing_rates[name] or deviates():
                 continue
-            kind = draw.choice([INT64, FLOAT, BYTES]) if odd() else kind
-            length = lengths[name] if lengths[name] is not None and not odd() else draw.randrange(4)
-            row[name] = None if odd() else (kind, values(kind, length))  # type: ignore[arg-type]
-        if odd():
+            kind = random_state.choice([INT64, FLOAT, BYTES]) if deviates() else kind
+            length = (
+                lengths[name]
+                if lengths[name] is not None and not deviates()
+                else random_state.randrange(4)
+            )
+            row[name] = None if deviates() else (kind, values(kind, length))  # type: ignore[arg-type]
+        if deviates():
             row["new"] = (INT64, [1])
         return serialize_row(row)
 
@@ -203,24 +211,29 @@ def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
 def test_confirmed_guess_equals_the_schema_of_all_records(
     seed: int, change: float, first: int
 ) -> None:
-    record = _plain(random.Random(seed), change)
-    confirmed([record() for _ in range(first)], [record() for _ in range(40)])
+    record = make_generator(random.Random(seed), change)
+    is_confirmed([record() for _ in range(first)], [record() for _ in range(40)])
 
 
 def test_guesses_of_plain_records_are_confirmed_often() -> None:
-    makers = (_plain(random.Random(seed), change) for seed in range(60) for change in (0.0, 0.01))
-    found = [confirmed([make() for _ in range(20)], [make() for _ in range(40)]) for make in makers]
-    assert 20 < sum(found) < 100
+    generators = (
+        make_generator(random.Random(seed), change) for seed in range(60) for change in (0.0, 0.01)
+    )
+    results = [
+        is_confirmed([generate() for _ in range(20)], [generate() for _ in range(40)])
+        for generate in generators
+    ]
+    assert 20 < sum(results) < 100
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.01]), st.booleans())
 def test_confirmed_guess_of_unusual_records_equals_the_schema_of_all(
-    seed: int, oddity: float, sequence: bool
+    seed: int, change_rate: float, sequence: bool
 ) -> None:
-    scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT})
-    records = [scribe.message(sequence) for _ in range(30)]
+    generator = Scribe(seed, change_rate, {"a": INT64, "b": BYTES, "c": FLOAT})
+    records = [generator.message(sequence) for _ in range(30)]
     try:
-        confirmed(records[:25], records[25:])
+        is_confirmed(records[:25], records[25:])
     except DataError as error:
         raise AssertionError("nothing but SchemaNotConfirmed tells of a wrong guess") from error

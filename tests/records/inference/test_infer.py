@@ -1,5 +1,6 @@
-"""Inference finds the schema and counts of what was written, also in parts and in files of other
-programs.
+"""Inference finds the schema and the counts of records from any writer.
+
+Parts of a data set add up to the same result.
 """
 
 import itertools
@@ -42,12 +43,12 @@ OTHERS = {
 }
 
 
-def inferred(records: Sequence[bytes], source: str = "", first_record: int = 0) -> Inference:
+def infer_records(records: Sequence[bytes], source: str = "", first_record: int = 0) -> Inference:
     return infer(*buffer(records), source=source, first_record=first_record)
 
 
-def of(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
-    return [serialize_row(row) for row in rows]
+def make_records(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
+    return [written(row) for row in rows]
 
 
 FIXED = (FLOAT, [1.0, 2.0])
@@ -89,19 +90,19 @@ SCHEMA = Schema(
 
 
 def test_inference_finds_the_schema_and_counts() -> None:
-    found = inferred(of(ROWS), "file", 100)
-    assert found.to_schema() == SCHEMA
-    assert (found.records, found.examples, found.sequences, found.other_records) == (3, 3, 0, 0)
-    image, text, listed, one, some = (
-        found.features[name, False] for name in ("image", "text", "list", "one", "some")
+    result = infer_records(make_records(ROWS), "file", 100)
+    assert result.to_schema() == SCHEMA
+    assert (result.records, result.examples, result.sequences, result.other_records) == (3, 3, 0, 0)
+    image, text, items, integer, optional = (
+        result.features[name, False] for name in ("image", "text", "list", "one", "some")
     )
     assert (image.texts, image.min_bytes, image.max_bytes) == (0, 24, 28)
     assert (text.texts, text.min_bytes, text.max_bytes) == (3, 0, 7)
-    assert (listed.min_values, listed.max_values, listed.values) == (0, 2, 3)
-    assert (listed.first_min_values, listed.first_max_values) == (("file", 101), ("file", 100))
-    assert (one.min_int, one.max_int, one.sum_int, one.length) == (-5, 300, 295, 1)
-    assert (some.records, some.present) == (2, 1)
-    assert some.first_locations == {"int64": ("file", 100)}
+    assert (items.min_values, items.max_values, items.values) == (0, 2, 3)
+    assert (items.first_min_values, items.first_max_values) == (("file", 101), ("file", 100))
+    assert (integer.min_int, integer.max_int, integer.sum_int, integer.length) == (-5, 300, 295, 1)
+    assert (optional.records, optional.present) == (2, 1)
+    assert optional.first_locations == {"int64": ("file", 100)}
 
 
 TEXTS = [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000]
@@ -120,30 +121,30 @@ NO_TEXTS = [
     [*(("string", text) for text in TEXTS), *(("bytes", data) for data in NO_TEXTS)],
 )
 def test_bytes_feature_is_text_if_all_values_are_valid_text(dtype: str, value: bytes) -> None:
-    assert inferred(of([{"x": (BYTES, [value])}])).to_schema() == Schema(
+    assert infer_records(make_records([{"x": (BYTES, [value])}])).to_schema() == Schema(
         (Feature("x", dtype, (), True),)
     )
 
 
 def test_feature_without_any_value_is_inferred_as_bytes() -> None:
-    records = of([{"x": None}, {}])
-    schema = inferred(records).to_schema()
+    records = make_records([{"x": None}, {}])
+    schema = infer_records(records).to_schema()
     assert schema == Schema((Feature("x", "bytes"),))
     assert decode(*buffer(records), schema).to_pydict() == {"x": [None, None]}
 
 
 def test_conflicting_kinds_are_reported_with_feature_and_record() -> None:
-    found = inferred(of([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a") + inferred(
-        of([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7
-    )
-    assert found.conflicts() == [
+    result = infer_records(
+        make_records([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a"
+    ) + infer_records(make_records([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7)
+    assert result.conflicts() == [
         "feature 'x': int64_list first in a record 0 (3 times), float_list first in b record 8 (1 times)"
     ]
     with pytest.raises(
         DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"
     ):
-        found.to_schema()
-    assert found.to_schema(use_opaque_on_conflict=True) == Schema(
+        result.to_schema()
+    assert result.to_schema(use_opaque_on_conflict=True) == Schema(
         (Feature("record", "bytes", (), True),), message=OPAQUE_BYTES
     )
 
@@ -166,11 +167,14 @@ def test_nested_lists_are_inferred() -> None:
 def test_names_of_nested_lists_with_inconsistent_lengths_are_plain_features(
     values: list[object], lengths: list[object]
 ) -> None:
-    """Those of the second one do, modulo 2^64."""
-    records = of(
+    """The lengths of the second record are consistent modulo 2^64 only."""
+    records = make_records(
         [{"x/ragged_flat_values": (INT64, values), "x/ragged_row_lengths_0": (INT64, lengths)}]
     )
-    assert inferred(records).to_schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
+    assert infer_records(records).to_schema().names == (
+        "x/ragged_flat_values",
+        "x/ragged_row_lengths_0",
+    )
 
 
 def test_sequence_examples_are_inferred_and_decoded() -> None:
@@ -181,11 +185,11 @@ def test_sequence_examples_are_inferred_and_decoded() -> None:
     pairs = feature_list("pairs", FLOAT, [[1, 2]])
     lengths = [field(1, entry("length", feature(INT64, [length]))) for length in (2, 0)]
     records = [
-        length + field(2, listed + pairs) for length, listed in zip(lengths, lists, strict=True)
+        length + field(2, items + pairs) for length, items in zip(lengths, lists, strict=True)
     ]
-    found = inferred(records)
-    assert (found.sequences, found.message) == (2, SEQUENCE_EXAMPLE)
-    assert found.to_schema() == Schema(
+    result = infer_records(records)
+    assert (result.sequences, result.message) == (2, SEQUENCE_EXAMPLE)
+    assert result.to_schema() == Schema(
         (
             Feature("ints", "int64", (None, None), per_step=True),
             Feature("length", "int64", (), True),
@@ -194,7 +198,7 @@ def test_sequence_examples_are_inferred_and_decoded() -> None:
         ),
         message=SEQUENCE_EXAMPLE,
     )
-    assert decode(*buffer(records), found.to_schema()).to_pylist()[0] == {
+    assert decode(*buffer(records), result.to_schema()).to_pylist()[0] == {
         "ints": [[1], [2, 3]],
         "length": 2,
         "pairs": [[1.0, 2.0]],
@@ -205,7 +209,7 @@ def test_sequence_examples_are_inferred_and_decoded() -> None:
 def test_feature_list_with_the_name_of_a_context_feature_is_renamed() -> None:
     context = b"".join(entry(name, feature(INT64, [1])) for name in ("x", "y", "y/sequence"))
     lists = b"".join(feature_list(name, FLOAT, [[1]]) for name in ("x", "z", "z/sequence"))
-    schema = inferred([field(1, context) + field(2, lists)]).to_schema()
+    schema = infer_records([field(1, context) + field(2, lists)]).to_schema()
     assert {feature.name: (feature.dtype, feature.storage()[0].name) for feature in schema} == {
         "x": ("int64", "x"),
         "y": ("int64", "y"),
@@ -215,7 +219,7 @@ def test_feature_list_with_the_name_of_a_context_feature_is_renamed() -> None:
         "z/sequence/sequence": ("float32", "z/sequence"),
     }
     with pytest.raises(DataError, match="'y': is in the context and in the feature lists"):
-        inferred(
+        infer_records(
             [field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]
         ).to_schema()
 
@@ -231,25 +235,25 @@ def test_feature_list_with_the_name_of_a_context_feature_is_renamed() -> None:
     ],
 )
 def test_records_that_are_not_examples_are_inferred_as_bytes(records: list[bytes]) -> None:
-    found = inferred(records, "f", 5)
-    assert (found.other_records, found.first_other_record) == (len(records), ("f", 5))
-    assert found.to_schema() == Schema(
+    result = infer_records(records, "f", 5)
+    assert (result.other_records, result.first_other_record) == (len(records), ("f", 5))
+    assert result.to_schema() == Schema(
         (Feature("record", "bytes", (), True),), message=OPAQUE_BYTES
     )
 
 
 def test_bad_record_does_not_change_the_schema_of_the_others() -> None:
-    found = inferred([*of(ROWS), b"\xff"])
-    assert (found.examples, found.other_records, found.first_other_record) == (3, 1, ("", 3))
-    assert found.to_schema() == SCHEMA
+    result = infer_records([*make_records(ROWS), b"\xff"])
+    assert (result.examples, result.other_records, result.first_other_record) == (3, 1, ("", 3))
+    assert result.to_schema() == SCHEMA
 
 
-@pytest.mark.parametrize("unknown", ["1801", "2a03616263", "0a001801"])
-def test_example_with_empty_features_and_unknown_fields_lacks_every_feature(unknown: str) -> None:
+@pytest.mark.parametrize("fields", ["1801", "2a03616263", "0a001801"])
+def test_example_with_empty_features_and_unknown_fields_lacks_every_feature(fields: str) -> None:
     rows = [{"a": (INT64, [1])}] * 3
-    found = inferred([*of(rows), field(1, b"") + bytes.fromhex(unknown)])
-    assert (found.examples, found.other_records) == (4, 0)
-    assert found.to_schema() == Schema((Feature("a", "int64", (), False),))
+    result = infer_records([*make_records(rows), field(1, b"") + bytes.fromhex(fields)])
+    assert (result.examples, result.other_records) == (4, 0)
+    assert result.to_schema() == Schema((Feature("a", "int64", (), False),))
 
 
 def test_inference_of_no_records_is_empty() -> None:
@@ -258,19 +262,21 @@ def test_inference_of_no_records_is_empty() -> None:
 
 
 def test_thousands_of_feature_names_are_inferred() -> None:
-    records = of([{f"row {row} name {i}": (INT64, [i]) for i in range(1000)} for row in range(6)])
-    found = inferred(records)
-    assert len(found.features) == 6000
-    assert not any(one.required for one in found.to_schema())
+    records = make_records(
+        [{f"row {row} name {i}": (INT64, [i]) for i in range(1000)} for row in range(6)]
+    )
+    result = infer_records(records)
+    assert len(result.features) == 6000
+    assert not any(feature.required for feature in result.to_schema())
 
 
-def _normal(found: Inference) -> Inference:
+def sort_features(inference: Inference) -> Inference:
     return Inference(
-        found.examples,
-        found.sequences,
-        found.other_records,
-        found.first_other_record,
-        dict(sorted(found.features.items())),
+        inference.examples,
+        inference.sequences,
+        inference.other_records,
+        inference.first_other_record,
+        dict(sorted(inference.features.items())),
     )
 
 
@@ -282,30 +288,32 @@ def _normal(found: Inference) -> Inference:
     st.lists(st.integers(0, 20), min_size=1, max_size=3),
 )
 def test_inference_of_parts_adds_up_to_the_whole(
-    seed: int, oddity: float, sequence: bool, cuts: list[int]
+    seed: int, change_rate: float, sequence: bool, cuts: list[int]
 ) -> None:
-    scribe = Scribe(
-        seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES}
+    generator = Scribe(
+        seed, change_rate, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES}
     )
-    records = [scribe.message(sequence) for _ in range(20)]
-    whole = inferred(records, "f")
+    records = [generator.message(sequence) for _ in range(20)]
+    complete = infer_records(records, "f")
     edges = [0, *sorted(cuts), len(records)]
-    parts = [inferred(records[begin:end], "f", begin) for begin, end in itertools.pairwise(edges)]
+    parts = [
+        infer_records(records[begin:end], "f", begin) for begin, end in itertools.pairwise(edges)
+    ]
     left, right = Inference(), Inference()
     for part in parts:
         left = left + part
     for part in reversed(parts):
         right = part + right
-    assert _normal(left) == _normal(right) == _normal(whole)
+    assert sort_features(left) == sort_features(right) == sort_features(complete)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_inferred_counts_equal_those_of_protobuf(seed: int) -> None:
     example_class, _, error = messages()
-    scribe = Scribe(seed, 0.1, {"a": INT64, "b": BYTES, "c": FLOAT})
-    records = [scribe.message(False) for _ in range(20)]
-    found = inferred(records)
+    generator = Scribe(seed, 0.1, {"a": INT64, "b": BYTES, "c": FLOAT})
+    records = [generator.message(False) for _ in range(20)]
+    inference = infer_records(records)
     parsed = []
     for record in records:
         try:
@@ -316,41 +324,46 @@ def test_inferred_counts_equal_those_of_protobuf(seed: int) -> None:
         if message.features.feature or not record:
             parsed.append(message)
     for name in "abc":
-        wanted: dict[str, int] = {}
+        expected: dict[str, int] = {}
         for message in parsed:
             if name in message.features.feature and (
-                which := message.features.feature[name].WhichOneof("kind")
+                kind := message.features.feature[name].WhichOneof("kind")
             ):
-                wanted[which.removesuffix("_list")] = wanted.get(which.removesuffix("_list"), 0) + 1
-        counts = found.features.get((name, False))
-        assert (dict(counts.kinds) if counts else {}) == wanted
+                expected[kind.removesuffix("_list")] = (
+                    expected.get(kind.removesuffix("_list"), 0) + 1
+                )
+        counts = inference.features.get((name, False))
+        assert (dict(counts.kinds) if counts else {}) == expected
 
 
 def test_similar_names_are_spread_over_the_hash_table() -> None:
-    """Of one length, with the same beginning and end: a hash of these alone would have them all in
-    one place.
+    """The names have the same length, beginning and end.
+
+    A hash of these alone would be the same for all names.
     """
     names = [
         np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)
         for number in range(2000)
     ]
-    how = 2000, 2000 * 40, names, np.ones(2000, np.int64)
-    table = np.empty(native.make_names(None, *how), np.int64)
-    native.make_names(table, *how)
+    args = 2000, 2000 * 40, names, np.ones(2000, np.int64)
+    table = np.empty(native.make_names(None, *args), np.int64)
+    native.make_names(table, *args)
     head, slots = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
     assert (
         np.frombuffer(table, head, 1)["used_slots"] == 2001
     )  # slot 0 is the beginning of a record
-    before = np.frombuffer(table, slots, 2001, head.itemsize)["before"]
-    compared = np.zeros(2001, np.int64)  # for each name the names of its hash, with itself
+    previous = np.frombuffer(table, slots, 2001, head.itemsize)["before"]
+    chain_lengths = np.zeros(2001, np.int64)  # per name, the number of names with its hash up to it
     for slot in range(1, 2001):
-        compared[slot] = compared[before[slot]] + 1
-    assert int(compared.max()) < 12
+        chain_lengths[slot] = chain_lengths[previous[slot]] + 1
+    assert int(chain_lengths.max()) < 12
 
 
 def test_invalid_feature_name_is_an_error_of_its_record() -> None:
-    named, misnamed = (example([(name, feature(INT64, [1]))]) for name in ("c", "a\0b"))
-    data, starts, lengths = buffer([misnamed, named])
+    valid_record, invalid_record = (
+        example([(name, feature(INT64, [1]))]) for name in ("c", "a\0b")
+    )
+    data, starts, lengths = buffer([invalid_record, valid_record])
     schema = infer(data, starts, lengths).to_schema()
     _, good, bad = decode_lenient(data, starts, lengths, schema)
     assert good.tolist() == [1]

@@ -1,4 +1,7 @@
-"""Single messages are rewritten to the plain form of protobuf, and hostile ones cost no memory."""
+"""Single messages are rewritten to the plain form of protobuf.
+
+Hostile messages cost no memory.
+"""
 
 import pytest
 from hypothesis import given
@@ -28,12 +31,12 @@ def test_varint_is_that_of_protobuf(value: int) -> None:
 
 def test_example_class_reads_the_messages_of_tensorflow() -> None:
     example_pb2 = pytest.importorskip("tensorflow.core.example.example_pb2")
-    theirs = example_pb2.Example()
-    theirs.features.feature["a"].int64_list.value.extend([1, -2])
-    theirs.features.feature["b"].bytes_list.value.append(b"x")
-    ours = example_class().FromString(theirs.SerializeToString())
-    assert list(ours.features.feature["a"].int64_list.value) == [1, -2]
-    assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(
+    tf_message = example_pb2.Example()
+    tf_message.features.feature["a"].int64_list.value.extend([1, -2])
+    tf_message.features.feature["b"].bytes_list.value.append(b"x")
+    parsed = example_class().FromString(tf_message.SerializeToString())
+    assert list(parsed.features.feature["a"].int64_list.value) == [1, -2]
+    assert parsed.SerializeToString(deterministic=True) == tf_message.SerializeToString(
         deterministic=True
     )
 
@@ -52,18 +55,18 @@ def test_unknown_fields_outside_of_the_maps_are_reported() -> None:
     assert plain is not None
     assert plain.data == record
     assert plain.has_unknown_fields
-    inside = to_plain_form(example([("a", feature(INT64, [1]) + field(9, b"x"))]), EXAMPLE_MAPS)
-    assert inside is not None
-    assert not inside.has_unknown_fields
+    nested = to_plain_form(example([("a", feature(INT64, [1]) + field(9, b"x"))]), EXAMPLE_MAPS)
+    assert nested is not None
+    assert not nested.has_unknown_fields
 
 
 def test_empty_record_has_no_map() -> None:
     plain = to_plain_form(b"", EXAMPLE_MAPS)
     assert plain is not None
     assert (plain.data, plain.has_map) == (b"", False)
-    with_map = to_plain_form(field(1, b""), SEQUENCE_MAPS)
-    assert with_map is not None
-    assert with_map.has_map
+    empty_map = to_plain_form(field(1, b""), SEQUENCE_MAPS)
+    assert empty_map is not None
+    assert empty_map.has_map
 
 
 def test_bytes_that_are_not_a_message_have_no_plain_form() -> None:
@@ -73,11 +76,11 @@ def test_bytes_that_are_not_a_message_have_no_plain_form() -> None:
 
 def test_message_with_too_many_entries_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message, "_MAX_ENTRIES", 50)
-    few = field(1, entry("a", feature(INT64, [1])) * 50)
-    many = field(1, entry("a", feature(INT64, [1])) * 51)
-    assert to_plain_form(few, EXAMPLE_MAPS) is not None
-    assert to_plain_form(many, EXAMPLE_MAPS) is None
-    assert find_invalid_name(many) is None
+    smaller = field(1, entry("a", feature(INT64, [1])) * 50)
+    larger = field(1, entry("a", feature(INT64, [1])) * 51)
+    assert to_plain_form(smaller, EXAMPLE_MAPS) is not None
+    assert to_plain_form(larger, EXAMPLE_MAPS) is None
+    assert find_invalid_name(larger) is None
 
 
 def test_invalid_feature_name_is_found() -> None:
@@ -90,10 +93,10 @@ def test_invalid_feature_name_is_found() -> None:
 @given(st.lists(st.binary(max_size=9), max_size=9))
 def test_joined_records_lie_back_to_back(records: list[bytes]) -> None:
     data, starts, lengths = join_records(records)
-    found = [
+    parts = [
         data[start : start + length].tobytes()
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     ]
-    assert found == records
+    assert parts == records
     assert data.nbytes == sum(map(len, records))
     assert not data.flags.writeable or not len(data)

@@ -47,15 +47,15 @@ def test_tensors_of_tensorflow_decode_to_its_values(number: int) -> None:
     ]
     payloads = [tf.io.serialize_tensor(array).numpy() for array in arrays]
     payloads += [tf.make_tensor_proto(array).SerializeToString() for array in arrays]
-    # one value, repeated
+    # One value that is repeated
     payloads += [
         tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()
     ]
     assert read_dtype_and_shape(payloads[0]) == (dtype, (3, 4))
     column, faults = decoded(payloads, dtype, (3, 4))
     assert not faults
-    got = to_numpy(column, Feature("x", dtype, (3, 4), True))
-    for row, payload in zip(got, payloads, strict=True):
+    values = to_numpy(column, Feature("x", dtype, (3, 4), True))
+    for row, payload in zip(values, payloads, strict=True):
         assert np.array_equal(
             row, tf.io.parse_tensor(payload, tf.dtypes.as_dtype(number)).numpy().astype(row.dtype)
         )
@@ -128,13 +128,17 @@ def test_typed_list_in_several_fields_is_decoded() -> None:
 
 
 def test_tensors_of_equal_size_are_located_by_their_own_headers() -> None:
-    """The first one's content stands in its header as well, and what follows the content may be the
-    same again.
+    """Content is not searched for by its bytes.
+
+    The content of the first tensor also appears in its header. The bytes after the content may
+    repeat it.
     """
     payloads = [proto(4, (1,), bytes([byte])) for byte in (8, 1, 18, 34, 9)]
     assert decoded([*payloads], "uint8", (1,))[0].to_pylist() == [[8], [1], [18], [34], [9]]
-    behind = [proto(4, (1,), b"\x07", b"\x18" + bytes([version])) for version in (7, 8, 9)]
-    assert decoded([*behind], "uint8", (1,))[0].to_pylist() == [[7]] * 3
+    payloads_with_tail = [
+        proto(4, (1,), b"\x07", b"\x18" + bytes([version])) for version in (7, 8, 9)
+    ]
+    assert decoded([*payloads_with_tail], "uint8", (1,))[0].to_pylist() == [[7]] * 3
 
 
 def test_tensor_that_repeats_one_value_is_bounded() -> None:
@@ -147,10 +151,10 @@ def test_tensor_that_repeats_one_value_is_bounded() -> None:
 
 def test_damaged_tensor_is_refused_or_keeps_its_shape() -> None:
     payload = proto(1, (2, 2), np.arange(4, dtype="<f4").tobytes())
-    damaged: list[Any] = [payload[:cut] for cut in range(len(payload))]
+    damaged: list[Any] = [payload[:size] for size in range(len(payload))]
     damaged += [
-        payload[:at] + bytes([payload[at] ^ 1 << bit]) + payload[at + 1 :]
-        for at in range(len(payload))
+        payload[:index] + bytes([payload[index] ^ 1 << bit]) + payload[index + 1 :]
+        for index in range(len(payload))
         for bit in range(8)
     ]
     column, faults = decoded(damaged, "float32", (2, 2))

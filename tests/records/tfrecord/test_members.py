@@ -1,5 +1,6 @@
-"""The members of a compressed shard depend on its records alone, unpack alone, and are refused
-if damaged.
+"""Members of a compressed shard depend on its records alone.
+
+Each member is unpacked alone, and damaged members are refused.
 """
 
 import gzip
@@ -80,11 +81,11 @@ def test_members_hold_complete_records_and_unpack_alone(
 
 
 def test_member_is_filled_before_the_next_begins() -> None:
-    made = frame_payloads(
+    frames = frame_payloads(
         np.zeros(8400, np.uint8), np.arange(0, 8401, 84)
     )  # 100 frames of 100 bytes
     cutter = MemberSplitter(1000)
-    assert [len(member) for member in (*cutter.add(made), *cutter.finish())] == [1000] * 10
+    assert [len(member) for member in (*cutter.add(frames), *cutter.finish())] == [1000] * 10
     assert list(cutter.finish()) == []
 
 
@@ -99,9 +100,9 @@ def test_no_records_are_one_empty_member(codec: str, size: int) -> None:
 def test_truncated_flipped_or_missized_member_is_refused(codec: str) -> None:
     members, content = find_codec(codec).member_algorithm, b"some text, some text, other text" * 20
     packed = find_codec(codec).pack(content)
-    for cut in range(len(packed)):
+    for end in range(len(packed)):
         with pytest.raises(ValueError, match=r"is damaged|does not end"):
-            members.unpack(memoryview(packed)[:cut], len(content))
+            members.unpack(memoryview(packed)[:end], len(content))
     for size in (0, len(content) - 1, len(content) + 1):
         with pytest.raises(ValueError, match="does not end where the member table says"):
             members.unpack(memoryview(packed), size)
@@ -126,8 +127,9 @@ def test_every_codec_of_shards_is_tested() -> None:
     ("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")]
 )
 def test_compressed_shard_is_the_pinned_bytes(codec: str, library: str, digest: str) -> None:
-    """By the same library, on any system; another one may make others, which workers of one build
-    are held to.
+    """One version of the library writes the same bytes on any system.
+
+    Another version may write other bytes, so the workers of a build must have the same version.
     """
     if find_codec(codec).library_version != library:
         pytest.skip(f"{find_codec(codec).library_version} packs here")
@@ -148,6 +150,6 @@ def test_member_that_inflates_beyond_its_stated_size_is_refused_early(codec: str
 
 @pytest.mark.parametrize("codec", UNPACK)
 def test_content_of_a_member_is_within_the_bound_of_its_codec(codec: str) -> None:
-    found = find_codec(codec)
+    algorithm = find_codec(codec)
     for size in (0, 1, 100, 1 << 20, 40 << 20):
-        assert size <= found.max_content_bytes(len(found.pack(bytes(size))))
+        assert size <= algorithm.max_content_bytes(len(algorithm.pack(bytes(size))))

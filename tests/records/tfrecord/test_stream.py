@@ -1,5 +1,6 @@
-"""TFRecord files are read in batches of any size and compression, and damage is an error at its
-record.
+"""TFRecord files are read in batches of any size and compression.
+
+Damage is an error at its record.
 """
 
 import gzip
@@ -49,18 +50,22 @@ def write(tmp_path: Path, data: bytes) -> str:
 def check(
     batches: Iterator[FileFrames], first: int = 0, last: int | None = None
 ) -> list[FileFrames]:
-    """The batches, after it was seen that they hold exactly the records first to last, numbered and
-    placed rightly.
+    """Checks that batches have exactly the records from `first` up to `last`.
+
+    Also checks their numbers and positions.
+
+    Returns:
+        The batches.
     """
-    got = list(stop_at_damage(batches))
-    payloads, place = [], first
-    for batch in got:
-        assert batch.location(0)[1] == f"record {place}, byte {STARTS[place]}"
-        np.testing.assert_array_equal(batch.crcs, FRAMES.crcs[place : place + len(batch)])
+    checked = list(stop_at_damage(batches))
+    payloads, number = [], first
+    for batch in checked:
+        assert batch.location(0)[1] == f"record {number}, byte {STARTS[number]}"
+        np.testing.assert_array_equal(batch.crcs, FRAMES.crcs[number : number + len(batch)])
         payloads += [batch.payload(i).tobytes() for i in range(len(batch))]
-        place += len(batch)
+        number += len(batch)
     assert payloads == PAYLOADS[first:last]
-    return got
+    return checked
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -81,7 +86,11 @@ def test_empty_file_has_no_records(tmp_path: Path) -> None:
 
 
 def drain(batches: Iterator[FileFrames]) -> tuple[int, str]:
-    """(records given, the error's text) of a file that is damaged."""
+    """Reads a damaged file up to its error.
+
+    Returns:
+        (number of records before the error, message of the error).
+    """
     count = 0
     try:
         for batch in stop_at_damage(batches):
@@ -93,11 +102,11 @@ def drain(batches: Iterator[FileFrames]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("batch_bytes", [64, 1 << 20])
 def test_truncated_shard_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -> None:
-    for cut in range(1, len(SHARD)):
-        path = write(tmp_path, SHARD[:cut])
-        number = sum(start < cut for start in STARTS) - 1
-        if cut in STARTS:
-            check(read_frames(path, batch_bytes=batch_bytes), 0, STARTS.index(cut))
+    for size in range(1, len(SHARD)):
+        path = write(tmp_path, SHARD[:size])
+        number = sum(start < size for start in STARTS) - 1
+        if size in STARTS:
+            check(read_frames(path, batch_bytes=batch_bytes), 0, STARTS.index(size))
             continue
         count, message = drain(read_frames(path, batch_bytes=batch_bytes, compression="none"))
         assert count == number
@@ -115,10 +124,10 @@ def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_pat
 
 
 def test_uncompressed_record_that_begins_like_gzip_is_not_inflated(tmp_path: Path) -> None:
-    # A length of 0x88B1F makes the first bytes 1f 8b 08; the header's CRC says that it is a length.
-    made = frame_payloads(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
-    assert made.data[:3].tobytes() == b"\x1f\x8b\x08"
-    path = write(tmp_path, made.data.tobytes())
+    # The length 0x88B1F makes the first bytes 1f 8b 08. The CRC of the header proves it a length.
+    gzip_like = frame_payloads(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
+    assert gzip_like.data[:3].tobytes() == b"\x1f\x8b\x08"
+    path = write(tmp_path, gzip_like.data.tobytes())
     assert [batch.lengths.tolist() for batch in read_frames(path)] == [[0x88B1F]]
     zlib_like = frame_payloads(np.zeros(0x9C78, np.uint8), np.array([0, 0x9C78]))
     assert zlib_like.data[:2].tobytes() == b"\x78\x9c"
@@ -128,15 +137,16 @@ def test_uncompressed_record_that_begins_like_gzip_is_not_inflated(tmp_path: Pat
 def test_huge_length_costs_no_memory(tmp_path: Path) -> None:
     header = struct.pack("<Q", 900 << 20)
     crc = native.crc32c(np.frombuffer(header, np.uint8), 0, native.CrcMethod.FOLDING)
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # TensorFlow, lib/hash/crc32c.h
+    # see TensorFlow, lib/hash/crc32c.h
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     path = write(tmp_path, SHARD + header + struct.pack("<I", masked) + bytes(5000))
-    list_before = drain(read_frames(path, batch_bytes=1024))
+    first_result = drain(read_frames(path, batch_bytes=1024))
     tracemalloc.start()
     count, message = drain(read_frames(path, batch_bytes=1024))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
-    assert count == len(SIZES) == list_before[0]
+    assert count == len(SIZES) == first_result[0]
     assert message == (
         f"{path}: record 13, byte {len(SHARD)}: truncated: the record needs {(900 << 20) + 16} bytes and 5012 are left"
     )
@@ -152,7 +162,7 @@ def test_unchecked_read_ignores_the_crc_of_payloads(tmp_path: Path) -> None:
     ) == len(SIZES)
 
 
-# TensorFlow reads our files, and we read its
+# Files are exchanged with TensorFlow in both directions
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
 def test_files_are_exchanged_with_tensorflow(tmp_path: Path, compression: str) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -174,7 +184,7 @@ def test_files_are_exchanged_with_tensorflow(tmp_path: Path, compression: str) -
 def test_lenient_read_resumes_at_the_end_of_a_damaged_frame_or_at_the_next_frame() -> None:
     framed = frame_payloads(
         np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])
-    ).data  # 21, 18 and 21 bytes
+    ).data  # with 21, 18 and 21 bytes
     payload, header = framed.copy(), framed.copy()
     payload[21 + 12] ^= 1
     header[21] ^= 1

@@ -1,4 +1,4 @@
-"""CSV files hold times of the years 1 to 9999, and other times are refused."""
+"""CSV files have times of the years 1 to 9999, and refuse others."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from recordmill.records.writers.csv import CsvWriter
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-# Times that CSV can't hold end a read to it
 SCHEMA = Schema((Feature("n", "int64"), Feature("t", "timestamp[s]", required=False)))
 FIRST, LAST = (
     int(np.datetime64(text, "s").astype(int))
@@ -20,13 +19,13 @@ FIRST, LAST = (
 
 
 def test_csv_writes_times_of_years_1_to_9999_and_refuses_others(tmp_path: Path) -> None:
-    for name, beyond in (("before", FIRST - 1), ("after", LAST + 1)):
+    for name, bad_time in (("before", FIRST - 1), ("after", LAST + 1)):
         writer = CsvWriter(tmp_path / f"{name}.csv", SCHEMA)
-        for times in ([FIRST, None, LAST], [0, beyond]):
+        for times in ([FIRST, None, LAST], [0, bad_time]):
             batch = pa.record_batch(
                 [list(range(len(times))), pa.array(times, pa.timestamp("s"))], to_arrow(SCHEMA)
             )
-            if beyond not in times:
+            if bad_time not in times:
                 writer.write(batch)
                 continue
             with pytest.raises(

@@ -1,4 +1,4 @@
-"""File names that come from records are safe, distinct and have the right extension."""
+"""File names from records are safe, distinct and have the right extension."""
 
 import os.path
 
@@ -15,7 +15,7 @@ from recordmill.records.writers.files import (
     to_safe_name,
 )
 
-# Names of files that come from data
+# File names that come from data
 PARTS = st.one_of(
     st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]),
     st.text(max_size=6),
@@ -105,11 +105,12 @@ def test_unsafe_file_name_is_none(name: str) -> None:
             "my-test.set/train/1.jpg",
             "train",
             "my-test.set/1.jpg",
-        ),  # whole names count before words in names
-        ("train/val/1.jpg", "validation", "train/val/1.jpg"),  # the outermost one said the split
+        ),  # complete names have priority over words in names
+        # the outermost folder determines the split
+        ("train/val/1.jpg", "validation", "train/val/1.jpg"),
         ("test/1.jpg", "train", "test/1.jpg"),
         ("fold1/1.jpg", "fold1", "1.jpg"),
-        ("train", "train", "train"),  # a file
+        ("train", "train", "train"),  # this is a file
         ("cat/train.jpg", "train", "cat/train.jpg"),
     ],
 )
@@ -123,15 +124,15 @@ def test_folder_of_the_split_is_left_out_of_a_file_name(
 @given(name=NAMES, number=st.integers(0, 10**12), attempt=st.integers(0, 3))
 def test_alternative_name_is_different_and_safe(name: str, number: int, attempt: int) -> None:
     safe = to_safe_name(name)
-    other = None if safe is None else make_alternative_name(safe, number, attempt)
-    if safe is None or other is None:
+    alternative = None if safe is None else make_alternative_name(safe, number, attempt)
+    if safe is None or alternative is None:
         return
-    assert other != safe
-    assert to_safe_name(other) == other
-    assert os.path.dirname(other) == os.path.dirname(safe)
-    assert str(number) in other
-    assert other != make_alternative_name(safe, number, attempt + 1)
-    assert other != make_alternative_name(safe, number + 1, attempt)
+    assert alternative != safe
+    assert to_safe_name(alternative) == alternative
+    assert os.path.dirname(alternative) == os.path.dirname(safe)
+    assert str(number) in alternative
+    assert alternative != make_alternative_name(safe, number, attempt + 1)
+    assert alternative != make_alternative_name(safe, number + 1, attempt)
 
 
 def test_alternative_name_keeps_the_extension() -> None:

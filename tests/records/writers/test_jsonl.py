@@ -1,4 +1,4 @@
-"""JSON lines hold every value of a batch, in a form that other programs read back."""
+"""JSON lines have every value of a batch in a portable form."""
 
 import base64
 import json
@@ -39,20 +39,20 @@ def test_written_lines_hold_the_rows(tmp_path: Path) -> None:
             assert line["when"] is None
         else:
             assert line["when"].endswith("Z")
-            when = datetime.fromisoformat(line["when"].removesuffix("Z"))
-            assert when.replace(tzinfo=timezone.utc) == row["when"]
+            time = datetime.fromisoformat(line["when"].removesuffix("Z"))
+            assert time.replace(tzinfo=timezone.utc) == row["when"]
 
 
 def test_rows_that_are_python_objects_at_once_do_not_change_the_file(tmp_path: Path) -> None:
     files = []
     for rows in (1, 7, 1000):
-        jsonl.JSON_BATCH_ROWS, before = rows, jsonl.JSON_BATCH_ROWS
+        jsonl.JSON_BATCH_ROWS, original = rows, jsonl.JSON_BATCH_ROWS
         try:
             writer = JsonWriter(tmp_path / f"{rows}.jsonl", MIXED)
             writer.write(one_batch(20))
             writer.close()
         finally:
-            jsonl.JSON_BATCH_ROWS = before
+            jsonl.JSON_BATCH_ROWS = original
         files.append((tmp_path / f"{rows}.jsonl").read_bytes())
     assert files[0] == files[1] == files[2]
 

@@ -1,5 +1,6 @@
-"""NumPy opens every written `.npy` file with the rows of the batches, and wrong or unfinished
-files are refused.
+"""NumPy opens every written `.npy` file with the rows of the batches.
+
+Wrong and unfinished files are refused.
 """
 
 import json
@@ -29,11 +30,11 @@ from recordmill.schemas.feature import Feature, Schema
 
 def write(folder: Path, sizes: tuple[int, ...]) -> None:
     writer = NpyWriter(folder, MIXED)
-    at = 0
+    begin = 0
     for size in sizes:
-        for batch in mixed_rows(size, at).combine_chunks().to_batches():
+        for batch in mixed_rows(size, begin).combine_chunks().to_batches():
             writer.write(batch)
-        at += size
+        begin += size
     writer.close()
 
 
@@ -54,11 +55,13 @@ def test_npy_columns_equal_the_rows_for_any_batch_sizes(
 
 def test_plain_numpy_opens_every_npy_file(tmp_path: Path) -> None:
     write(tmp_path, (20, 20))
-    about = json.loads((tmp_path / COLUMNS_NAME).read_text())
-    assert about["rows"] == 40
-    named = {name for column in about["columns"].values() for name in column["files"].values()}
-    assert named == {path.name for path in tmp_path.glob("*.npy")}
-    for name in named:
+    description = json.loads((tmp_path / COLUMNS_NAME).read_text())
+    assert description["rows"] == 40
+    names = {
+        name for column in description["columns"].values() for name in column["files"].values()
+    }
+    assert names == {path.name for path in tmp_path.glob("*.npy")}
+    for name in names:
         assert np.load(tmp_path / name, mmap_mode="r").flags.c_contiguous
     splits = np.load(tmp_path / "tokens.row_splits.npy")
     assert splits[0] == 0
@@ -110,8 +113,8 @@ def test_npy_header_is_read_by_numpy(tmp_path: Path) -> None:
         (tmp_path / "a.npy").write_bytes(
             make_npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize)
         )
-        loaded = np.load(tmp_path / "a.npy")
-        assert (loaded.dtype, loaded.shape) == (dtype, shape)
+        array = np.load(tmp_path / "a.npy")
+        assert (array.dtype, array.shape) == (dtype, shape)
 
 
 def test_npy_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_open_columns_refuses_a_file_that_is_not_npy(tmp_path: Path, data: bytes
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "both"),
+    ("name", "array", "types"),
     [
         ("id.npy", np.zeros(0), ("float64 [0]", "int64 [5]")),
         ("id.npy", np.array(["a"] * 5), ("<U1 [5]", "int64 [5]")),
@@ -152,14 +155,14 @@ def test_open_columns_refuses_a_file_that_is_not_npy(tmp_path: Path, data: bytes
 )
 @pytest.mark.parametrize("mmap", [True, False])
 def test_open_columns_refuses_an_array_of_another_type_or_length(
-    tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool
+    tmp_path: Path, name: str, array: Any, types: tuple[str, str], mmap: bool
 ) -> None:
     write(tmp_path, (5,))
     np.save(tmp_path / name, array)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         open_columns(tmp_path, mmap)
-    assert caught.value.source == str(tmp_path / name)
-    assert all(figure in str(caught.value) for figure in both)
+    assert error.value.source == str(tmp_path / name)
+    assert all(text in str(error.value) for text in types)
 
 
 def test_schema_without_features_writes_no_npy_columns(tmp_path: Path) -> None:
@@ -176,8 +179,10 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
     schema = Schema(features)
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.Array.from_buffers(arrow_type(f), 4, [None], children=[pa.array([], value_type(f))])
-            for f in features
+            pa.Array.from_buffers(
+                arrow_type(feature), 4, [None], children=[pa.array([], value_type(feature))]
+            )
+            for feature in features
         ],
         schema=to_arrow(schema),
     )
@@ -185,7 +190,7 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
     for _ in range(2):
         writer.write(batch)
     writer.close()
-    wanted = {"x": (8, 5, 0), "s": (8, 0), "y": (8, 0)}
-    assert {name: np.shape(column) for name, column in open_columns(tmp_path).items()} == wanted
+    expected = {"x": (8, 5, 0), "s": (8, 0), "y": (8, 0)}
+    assert {name: np.shape(column) for name, column in open_columns(tmp_path).items()} == expected
     gathered = gather_columns([batch, batch], schema, 8)
-    assert {name: np.shape(column) for name, column in gathered.items()} == wanted
+    assert {name: np.shape(column) for name, column in gathered.items()} == expected

@@ -1,5 +1,6 @@
-"""Parquet and Arrow files keep values and schema, with the requested row groups, and unfinished
-files cannot be opened.
+"""Parquet and Arrow files keep values and schema, with the requested row groups.
+
+Unfinished files can't be opened.
 """
 
 from pathlib import Path
@@ -17,7 +18,6 @@ from recordmill.records.writers.parquet import ParquetWriter, to_parquet_schema
 from recordmill.schemas.arrow import from_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-# Batches to Parquet and Arrow files
 ODD = Schema(
     (
         Feature("tensor", "float32", (2, 2)),
@@ -65,10 +65,10 @@ def test_parquet_and_arrow_files_keep_values_and_schema(
         writer.close()
         assert writer.rows == table.num_rows + 1
     expected = pa.concat_tables([table, table.slice(1, 1)])
-    found = pq.read_table(tmp_path / "x.parquet")
+    result = pq.read_table(tmp_path / "x.parquet")
     for name in schema.names:
-        assert found[name].to_pylist() == expected[name].to_pylist(), name
-    assert from_arrow(found.schema) == schema
+        assert result[name].to_pylist() == expected[name].to_pylist(), name
+    assert from_arrow(result.schema) == schema
     assert pa.ipc.open_file(tmp_path / "x.arrow").read_all().equals(expected)
     assert from_arrow(pa.ipc.open_file(tmp_path / "x.arrow").schema) == schema
 
@@ -84,13 +84,13 @@ def test_parquet_columns_have_real_types() -> None:
 def test_parquet_row_groups_follow_group_bytes(tmp_path: Path) -> None:
     writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetOptions(row_group_size=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
-    for at in range(0, 100, 10):
-        writer.write(batch.slice(at, 10))
+    for begin in range(0, 100, 10):
+        writer.write(batch.slice(begin, 10))
     writer.close()
-    about = pq.ParquetFile(tmp_path / "x.parquet").metadata
-    assert 2 <= about.num_row_groups < 10
-    assert about.num_rows == 100
-    assert about.row_group(0).column(0).statistics.min == 0
+    metadata = pq.ParquetFile(tmp_path / "x.parquet").metadata
+    assert 2 <= metadata.num_row_groups < 10
+    assert metadata.num_rows == 100
+    assert metadata.row_group(0).column(0).statistics.min == 0
 
 
 def test_batch_with_the_bytes_of_several_row_groups_is_divided(tmp_path: Path) -> None:
