@@ -1,5 +1,6 @@
-"""Sources name options as keywords: what they say is tested as the command line prints it, with
-flags.
+"""Errors of sources are compared in the form of the command line.
+
+The sources name options as keywords, and the command line shows the flags instead.
 """
 
 import pytest

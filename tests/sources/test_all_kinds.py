@@ -1,4 +1,4 @@
-"""Encodings, compressions and declared values of text are treated alike for every kind of input."""
+"""Encodings, compressions and declared values are treated alike in all kinds."""
 
 import datetime
 import math
@@ -19,7 +19,7 @@ from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.options import JsonlOptions
 from recordmill.sources.jsonl.source import plan_jsonl
 
-# A text means the same wherever it stands
+# A text has the same value in every kind of input
 BAD = "a reject"
 UTC = datetime.timezone.utc
 MIDNIGHT = datetime.datetime(2020, 1, 1)
@@ -93,8 +93,8 @@ GRAMMAR: list[tuple[str, str, Any]] = [
 ]
 
 
-def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> Source:
-    """A source whose column x holds these texts, and y something."""
+def plan_texts(kind: str, values: list[str], dtype: str | None, folder: Path) -> Source:
+    """Plans an input with the texts as column x, and a constant column y."""
     common = PlanOptions(dtypes={} if dtype is None else {"x": dtype})
     path = folder / f"in.{kind}"
     table = {"x": values, "y": ["y"] * len(values)}
@@ -111,7 +111,7 @@ def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> So
 
 
 def read(source: Source) -> tuple[str, list[Any]]:
-    """(the dtype of x, its value per row)."""
+    """Returns (dtype of x, value of x in each row)."""
     values: dict[int, Any] = {}
     for unit in source.units:
         for chunk in source.read(unit):
@@ -124,8 +124,11 @@ def read(source: Source) -> tuple[str, list[Any]]:
     ]
 
 
-def spelled(value: Any) -> str:
-    """So that NaN equals itself, and UTC is UTC whoever says it."""
+def to_comparable(value: Any) -> str:
+    """Returns a text for a value, such that equal values have equal texts.
+
+    NaN does not equal itself, and there are several objects for UTC.
+    """
     return value.isoformat() if isinstance(value, datetime.datetime) else repr(value)
 
 
@@ -137,18 +140,22 @@ def test_text_of_a_declared_dtype_has_the_same_value_in_every_kind(
     for text, dtype, value in GRAMMAR:
         by_dtype.setdefault(dtype, []).append((text, value))
     for dtype, cases in by_dtype.items():
-        last = "true" if dtype == "bool" else "2020-01-01" if dtype.startswith("timestamp") else "1"
-        last = "2020-01-01T00:00Z" if "UTC" in dtype else last  # so that there is a row that fits
-        found = read(planned(kind, [*(text for text, _ in cases), last], dtype, tmp_path))
-        assert found[0] == dtype
-        for (text, value), got in zip(cases, found[1], strict=False):
-            assert spelled(got) == spelled(value), f"{text!r} as {dtype}"
+        last_text = (
+            "true" if dtype == "bool" else "2020-01-01" if dtype.startswith("timestamp") else "1"
+        )
+        last_text = (
+            "2020-01-01T00:00Z" if "UTC" in dtype else last_text
+        )  # at least one row must fit
+        result = read(plan_texts(kind, [*(text for text, _ in cases), last_text], dtype, tmp_path))
+        assert result[0] == dtype
+        for (text, value), result_value in zip(cases, result[1], strict=False):
+            assert to_comparable(result_value) == to_comparable(value), f"{text!r} as {dtype}"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
 def test_text_without_a_declared_dtype_stays_text(kind: str, tmp_path: Path) -> None:
     texts = ["5", "true", "2020-01-01", ""]
-    assert read(planned(kind, texts, None, tmp_path)) == ("string", texts)
+    assert read(plan_texts(kind, texts, None, tmp_path)) == ("string", texts)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, max_feature_count
 
-# More features than the memory allows are refused in every kind of input, before they take it
+# Too many features are refused in every kind of input, before they use the memory
 MEMORY = 128 << 20
-MOST = max_feature_count(MEMORY)
+MAX_COUNT = max_feature_count(MEMORY)
 
 
 def write(path: Path, features: int) -> Path:
-    """A file of one record of so many numbers, of the kind that its name says."""
-    names = [f"f{at}" for at in range(features)]
+    """Writes one record of numbers, in the format of the file name."""
+    names = [f"f{index}" for index in range(features)]
     if path.suffix == ".csv":
         path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
     elif path.suffix == ".jsonl":
@@ -35,17 +35,18 @@ def write(path: Path, features: int) -> Path:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
 def test_file_of_too_many_features_is_refused(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / f"wide.{kind}", MOST + 2000)
-    said = rf"wide\.{kind}: it has [\d,]+ features or more, and at most {MOST:,} are allowed: (--memory |memory=\")128MiB"
-    with pytest.raises(DataError, match=said):
+    path = write(tmp_path / f"wide.{kind}", MAX_COUNT + 2000)
+    message = rf"wide\.{kind}: it has [\d,]+ features or more, and at most {MAX_COUNT:,} are allowed: (--memory |memory=\")128MiB"
+    with pytest.raises(DataError, match=message):
         recordmill.build(path, tmp_path / "out", memory=MEMORY, quiet=True)
     assert not (tmp_path / "out").exists()
 
 
 def test_data_in_memory_of_too_many_features_is_refused(tmp_path: Path) -> None:
-    data = pa.table({f"f{at}": [1] for at in range(MOST + 1)})
+    data = pa.table({f"f{index}": [1] for index in range(MAX_COUNT + 1)})
     with pytest.raises(
-        DataError, match=f"memory: it has {MOST + 1:,} features or more, and at most {MOST:,}"
+        DataError,
+        match=f"memory: it has {MAX_COUNT + 1:,} features or more, and at most {MAX_COUNT:,}",
     ):
         recordmill.build(data, tmp_path / "out", memory=MEMORY, quiet=True)
 
@@ -59,15 +60,15 @@ def test_foreign_records_of_too_many_features_are_refused(tmp_path: Path) -> Non
     ):
         recordmill.read(path, tmp_path / "out", to="jsonl", quiet=True)
     with pytest.raises(DataError, match="at most 65,536 are allowed"):
-        recordmill.open(path).schema  # noqa: B018 - it is inferred where it is asked for
+        recordmill.open(path).schema  # noqa: B018 - the schema is inferred at this access
 
 
 def test_as_many_features_as_the_memory_allows_are_built(tmp_path: Path) -> None:
     recordmill.build(
-        write(tmp_path / "wide.tfrecord", MOST),
+        write(tmp_path / "wide.tfrecord", MAX_COUNT),
         tmp_path / "out",
         memory=MEMORY,
         quiet=True,
         stats=False,
     )
-    assert len(recordmill.open(tmp_path / "out").schema) == MOST
+    assert len(recordmill.open(tmp_path / "out").schema) == MAX_COUNT

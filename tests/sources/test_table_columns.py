@@ -15,14 +15,13 @@ from recordmill.base.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 
-# What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are
-# rows
+# Folders named `NAME=VALUE` become columns in every kind of input with rows
 KINDS = ("csv", "jsonl", "parquet")
 FOLDERS = (("2024-01-01", "JP"), ("2024-01-02", "DE"), ("2024-01-02", "JP"))
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A file of the kind that its name says."""
+    """Writes rows in the format of the file name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
@@ -54,21 +53,21 @@ def folder(tmp_path: Path, kind: str) -> Path:
 
 
 def table(out: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = recordmill.open(out).to_table().to_pydict()
-    return found
+    columns: dict[str, list[Any]] = recordmill.open(out).to_table().to_pydict()
+    return columns
 
 
 def test_partition_folders_become_columns(folder: Path, tmp_path: Path) -> None:
-    built = recordmill.build(folder, tmp_path / "out", shuffle=False, label="country")
-    assert not [note for note in built.notes if "=..." in note or "not in" in note]
-    assert [(f.name, f.dtype, f.required) for f in built.schema] == [
-        ("x", "int64", built.schema["x"].required),
-        ("y", "string", built.schema["y"].required),
+    result = recordmill.build(folder, tmp_path / "out", shuffle=False, label="country")
+    assert not [note for note in result.notes if "=..." in note or "not in" in note]
+    assert [(feature.name, feature.dtype, feature.required) for feature in result.schema] == [
+        ("x", "int64", result.schema["x"].required),
+        ("y", "string", result.schema["y"].required),
         ("dt", "string", True),
         ("country", "int64", True),
         ("n", "int64", True),
     ]
-    assert (built.schema.label, built.schema["country"].classes) == ("country", ("DE", "JP"))
+    assert (result.schema.label, result.schema["country"].classes) == ("country", ("DE", "JP"))
     assert table(tmp_path / "out") == {
         "x": [0, 1, 10, 11, 20, 21],
         "y": ["a", "b"] * 3,
@@ -85,18 +84,18 @@ def test_schema_and_dtypes_apply_to_partition_columns(folder: Path, tmp_path: Pa
         Feature("country", "int64", classes=("FR", "JP", "DE")),
     )
     schema = Schema(features, label="country")
-    built = recordmill.build(folder, tmp_path / "out", shuffle=False, schema=schema)
-    assert built.schema == schema
-    assert "folders named n=... do not become columns" in built.notes
+    result = recordmill.build(folder, tmp_path / "out", shuffle=False, schema=schema)
+    assert result.schema == schema
+    assert "folders named n=... do not become columns" in result.notes
     assert (table(tmp_path / "out")["country"], table(tmp_path / "out")["x"]) == (
         [1, 1, 2, 2, 1, 1],
         [0, 1, 10, 11, 20, 21],
     )
-    some = recordmill.build(
+    split_result = recordmill.build(
         folder, tmp_path / "some", dtypes={"n": "float32"}, splits="a=0.5,b=0.5", split_by="dt"
     )
-    assert some.schema["n"].dtype == "float32"
-    assert {count for count in some.records.values() if count} <= {2, 4, 6}
+    assert split_result.schema["n"].dtype == "float32"
+    assert {count for count in split_result.records.values() if count} <= {2, 4, 6}
 
 
 def test_partition_value_that_does_not_fit_rejects_its_records(
@@ -107,21 +106,21 @@ def test_partition_value_that_does_not_fit_rejects_its_records(
         [{"x": 70, "y": "a"}, {"x": 71, "y": "b"}],
     )
     for day, _ in FOLDERS:
-        if (old := folder / f"dt={day}").exists():
-            old.rename(folder / f"dt={day.replace('-', '')}")
+        if (source := folder / f"dt={day}").exists():
+            source.rename(folder / f"dt={day.replace('-', '')}")
     with pytest.raises(TooManyRejects, match="dt: 'today' does not fit int64"):
         recordmill.build(folder, tmp_path / "out", dtypes={"dt": "int64"})
-    built = recordmill.build(
+    result = recordmill.build(
         folder, tmp_path / "out", dtypes={"dt": "int64"}, max_rejects=2, shuffle=False
     )
-    assert (built.read, built.rejected, sorted(table(tmp_path / "out")["x"])) == (
+    assert (result.read, result.rejected, sorted(table(tmp_path / "out")["x"])) == (
         8,
         2,
         [0, 1, 10, 11, 20, 21],
     )
     assert set(table(tmp_path / "out")["dt"]) == {20240101, 20240102}
-    places = rejects_of(built)
-    assert len({(one["source"], one["place"]) for one in places}) == 2
+    rejects = rejects_of(result)
+    assert len({(reject["source"], reject["place"]) for reject in rejects}) == 2
 
 
 def test_column_of_a_file_takes_precedence_over_a_partition_column(
@@ -139,8 +138,8 @@ def test_column_of_a_file_takes_precedence_over_a_partition_column(
 def test_hive_default_partition_is_null(tmp_path: Path, kind: str) -> None:
     for value, x in (("__HIVE_DEFAULT_PARTITION__", 1), ("a%20b", 2)):
         write_rows(tmp_path / "in" / f"v={value}" / f"part.{kind}", [{"x": x, "z": 0}])
-    built = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False)
-    assert not built.schema["v"].required
+    result = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False)
+    assert not result.schema["v"].required
     assert dict(zip(table(tmp_path / "out")["x"], table(tmp_path / "out")["v"], strict=True)) == {
         1: None,
         2: "a b",
@@ -150,11 +149,11 @@ def test_hive_default_partition_is_null(tmp_path: Path, kind: str) -> None:
 def test_partition_folder_named_like_a_column_is_noted(tmp_path: Path) -> None:
     (tmp_path / "in" / "id=7").mkdir(parents=True)
     (tmp_path / "in" / "id=7" / "a.csv").write_text("id,x\n1,2\n3,4\n")
-    built = recordmill.build(tmp_path / "in", tmp_path / "out")
-    assert sorted(recordmill.open(built.out).to_table()["id"].to_pylist()) == [1, 3]
+    result = recordmill.build(tmp_path / "in", tmp_path / "out")
+    assert sorted(recordmill.open(result.out).to_table()["id"].to_pylist()) == [1, 3]
     assert (
         "id: the files have a column of this name, so the names of folders are ignored"
-        in built.notes
+        in result.notes
     )
     (tmp_path / "in" / "id=7").rename(tmp_path / "in" / "b=1")
     (tmp_path / "in" / "b=1" / "b=2").mkdir()
@@ -165,7 +164,7 @@ def test_partition_folder_named_like_a_column_is_noted(tmp_path: Path) -> None:
         recordmill.build(tmp_path / "in", tmp_path / "out", overwrite=True)
 
 
-# `--columns`: the same features from every kind that has it, and nothing of what is left out
+# `--columns` selects the same features in every kind, and other columns have no effect
 ROWS = [{"a": n, "b": f"t{n % 3}", "odd": n if n % 2 else f"x{n}", "c": n / 4} for n in range(300)]
 
 
@@ -178,16 +177,16 @@ def path(tmp_path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_chosen_columns_are_built_in_order(path: Path, tmp_path: Path, threads: int) -> None:
-    wanted = ["c", "b", "c", "a"] if path.suffix != ".parquet" else ["c", "b", "a"]
+    names = ["c", "b", "c", "a"] if path.suffix != ".parquet" else ["c", "b", "a"]
     result = recordmill.build(
-        path, tmp_path / "out", columns=wanted, label="b", threads=threads, quiet=True
+        path, tmp_path / "out", columns=names, label="b", threads=threads, quiet=True
     )
     assert list(result.schema.names) == ["c", "b", "a"]
     assert result.schema["b"].classes == ("t0", "t1", "t2")
     assert not any("odd" in note for note in result.notes)
     table = recordmill.open(tmp_path / "out").to_table()
-    found = sorted(zip(*(table[name].to_pylist() for name in ("a", "b", "c")), strict=True))
-    assert found == [(row["a"], row["a"] % 3, row["c"]) for row in ROWS]
+    result_rows = sorted(zip(*(table[name].to_pylist() for name in ("a", "b", "c")), strict=True))
+    assert result_rows == [(row["a"], row["a"] % 3, row["c"]) for row in ROWS]
 
 
 def test_missing_column_is_refused(path: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Arrow files, Feather files and Arrow streams give the records of Parquet files, and damaged
-ones are refused.
+"""Arrow files, Feather files and Arrow streams have the records of Parquet files.
+
+Damaged files are refused.
 """
 
 import io
@@ -43,23 +44,23 @@ def write_stream(table: pa.Table, path: Path, batch_rows: int = 700) -> Path:
     return path
 
 
-def write(how: str, folder: Path, table: pa.Table = TABLE) -> Path:
+def write(form: str, folder: Path, table: pa.Table = TABLE) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "in.data"
-    if how == "parquet":
+    if form == "parquet":
         pq.write_table(table, path)
         return path
-    if how == "stream":
+    if form == "stream":
         return write_stream(table, path)
-    feather.write_feather(table, str(path), compression=how, chunksize=700)
+    feather.write_feather(table, str(path), compression=form, chunksize=700)
     return path
 
 
-@pytest.mark.parametrize("how", ["uncompressed", "lz4", "zstd", "stream"])
-def test_arrow_files_give_the_shards_of_parquet(how: str, tmp_path: Path) -> None:
-    told: dict[str, Any] = {"name": "x", "seed": 3, "num_shards": 2, "label": "class"}
-    recordmill.build(write("parquet", tmp_path / "a"), tmp_path / "expected", **told)
-    result = recordmill.build(write(how, tmp_path / "b"), tmp_path / "out", **told)
+@pytest.mark.parametrize("form", ["uncompressed", "lz4", "zstd", "stream"])
+def test_arrow_files_give_the_shards_of_parquet(form: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"name": "x", "seed": 3, "num_shards": 2, "label": "class"}
+    recordmill.build(write("parquet", tmp_path / "a"), tmp_path / "expected", **options)
+    result = recordmill.build(write(form, tmp_path / "b"), tmp_path / "out", **options)
     assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
     schema = recordmill.open(result.out).schema
     assert schema["class"].classes == ("c0", "c1", "c2")
@@ -102,12 +103,12 @@ def test_arrow_stream_of_hugging_face_has_its_classes(tmp_path: Path) -> None:
     assert recordmill.open(result.out).to_table()["label"].to_pylist() == [0, 1, None]
 
 
-@pytest.mark.parametrize("how", ["uncompressed", "stream"])
-def test_arrow_file_in_archives_is_read(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["uncompressed", "stream"])
+def test_arrow_file_in_archives_is_read(form: str, tmp_path: Path) -> None:
     import tarfile
     import zipfile
 
-    path = write(how, tmp_path / "in")
+    path = write(form, tmp_path / "in")
     recordmill.build(path, tmp_path / "expected", name="x")
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(path, path.name)
@@ -148,16 +149,18 @@ def test_damaged_streams_and_files_are_refused_or_noted(tmp_path: Path) -> None:
     assert "in.arrow: the Arrow stream has no end mark, so it may be cut off" in result.notes
 
 
-@pytest.mark.parametrize("how", ["uncompressed", "lz4", "stream"])
-def test_mutated_arrow_files_give_records_or_one_error(how: str, tmp_path: Path) -> None:
-    content = write(how, tmp_path / "in", TABLE.slice(0, 50)).read_bytes()
-    dice = random.Random(how)
+@pytest.mark.parametrize("form", ["uncompressed", "lz4", "stream"])
+def test_mutated_arrow_files_give_records_or_one_error(form: str, tmp_path: Path) -> None:
+    content = write(form, tmp_path / "in", TABLE.slice(0, 50)).read_bytes()
+    random_state = random.Random(form)
     path = tmp_path / "in.arrow"
     for _ in range(150):
         data = bytearray(content)
-        for _ in range(dice.randint(1, 3)):
-            at = dice.choice([dice.randrange(len(data)), dice.randrange(600)])
-            data[at] = dice.choice([0, 1, 127, 128, 255, data[at] ^ 1])
+        for _ in range(random_state.randint(1, 3)):
+            position = random_state.choice(
+                [random_state.randrange(len(data)), random_state.randrange(600)]
+            )
+            data[position] = random_state.choice([0, 1, 127, 128, 255, data[position] ^ 1])
         path.write_bytes(data)
         try:
             source = plan_arrow(input_files(path), TableOptions(), PlanOptions(label="class"))
@@ -175,7 +178,7 @@ def version_1() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (version_1(), "a Feather file of version 1"),
         (b"\x80\x04\x95\x05\0\0\0\0\0\0\0]\x94K\x01a.", "a pickle, which may run programs"),
@@ -188,11 +191,11 @@ def version_1() -> bytes:
 )
 @pytest.mark.parametrize("name", ["in", "in.mat", "in.gz"])
 def test_unsupported_file_of_another_tool_is_named(
-    content: bytes, says: str, name: str, tmp_path: Path
+    content: bytes, message: str, name: str, tmp_path: Path
 ) -> None:
     import gzip
 
     (tmp_path / name).write_bytes(gzip.compress(content) if name == "in.gz" else content)
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as error:
         recordmill.build(tmp_path / name, tmp_path / "out")
-    assert says in str(found.value)
+    assert message in str(error.value)

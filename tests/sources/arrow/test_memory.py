@@ -1,4 +1,7 @@
-"""Data in memory is built as given: Arrow, pandas, arrays, and iterators of dicts."""
+"""Data in memory is built as it is.
+
+Supported are Arrow, pandas, arrays, and iterators of dicts.
+"""
 
 import decimal
 from pathlib import Path
@@ -47,16 +50,18 @@ def test_dict_of_arrays_is_built_with_its_dtypes(tmp_path: Path) -> None:
     rows, rejects = read_all(source)
     assert rejects == []
     assert [row[1] for row in rows] == list(range(7))
-    for at, row in enumerate(values(rows)):
-        assert row["image"] == columns["image"][at].reshape(-1).tolist()
+    for index, row in enumerate(values(rows)):
+        assert row["image"] == columns["image"][index].reshape(-1).tolist()
         assert [
             row[name] for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
         ] == [
-            columns[name][at].item() if isinstance(columns[name], np.ndarray) else columns[name][at]
+            columns[name][index].item()
+            if isinstance(columns[name], np.ndarray)
+            else columns[name][index]
             for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
         ]
         assert [row[name] for name in ("when", "steps")] == [
-            columns[name][at].item() for name in ("when", "steps")
+            columns[name][index].item() for name in ("when", "steps")
         ]
 
 
@@ -95,7 +100,7 @@ def test_arrow_objects_of_every_form_are_built(tmp_path: Path) -> None:
 
 
 class OnlyStream:
-    """Something of which nothing is known but that it speaks Arrow."""
+    """An object that has no interface except the stream of Arrow."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -256,9 +261,9 @@ def test_masked_arrays_are_missing_values(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         source = plan(data, tmp_path / name)
         assert features(source) == {"t": "int64 [2, 2]", "x": "int64"}
-        found = values(read_all(source)[0])
-        assert [row["x"] for row in found] == [1, None, 3]
-        assert [row["t"] for row in found] == [[999] * 4, None, [999] * 4]
+        records = values(read_all(source)[0])
+        assert [row["x"] for row in records] == [1, None, 3]
+        assert [row["t"] for row in records] == [[999] * 4, None, [999] * 4]
     tensors[2, 0, 1] = np.ma.masked
     for data in ({"t": tensors}, iter({"t": tensor} for tensor in tensors)):
         with pytest.raises(

@@ -1,6 +1,4 @@
-"""Files of NumPy give the records of `numpy.load` and of the same arrays in memory; hostile ones
-are refused.
-"""
+"""NumPy files have the records of `numpy.load`, and hostile files are refused."""
 
 import io
 import os
@@ -32,9 +30,9 @@ def plan(*paths: Path, options: NumpyOptions | None = None, **common: Any) -> Nu
     )
 
 
-def save(path: Path, how: Callable[..., None] = np.savez, /, **arrays: Any) -> Path:
+def save(path: Path, write: Callable[..., None] = np.savez, /, **arrays: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
-    how(path, **arrays)
+    write(path, **arrays)
     return path
 
 
@@ -52,62 +50,64 @@ TIMES = st.integers(0, 10**9).map(lambda seconds: np.datetime64(seconds, "s"))
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
-    rows, found = draw(st.integers(1, 9)), {}
+def random_arrays(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
+    rows, arrays = draw(st.integers(1, 9)), {}
     for name in draw(st.sets(st.sampled_from("abc"), min_size=1)):
         dtype = draw(st.one_of(DTYPES))
         shape = (rows, *draw(hnp.array_shapes(min_dims=0, max_dims=3, max_side=3)))
         items = {"U": st.text(LETTERS, max_size=dtype.itemsize // 4), "M": TIMES}.get(dtype.kind)
         array = draw(hnp.arrays(dtype, shape, elements=items))
-        found[name] = np.asfortranarray(array) if draw(st.booleans()) else array
-    return found
+        arrays[name] = np.asfortranarray(array) if draw(st.booleans()) else array
+    return arrays
 
 
 @given(
-    arrays(), st.sampled_from([np.savez, np.savez_compressed]), st.sampled_from([1, 50, 1 << 20])
+    random_arrays(),
+    st.sampled_from([np.savez, np.savez_compressed]),
+    st.sampled_from([1, 50, 1 << 20]),
 )
 def test_npz_file_gives_the_rows_of_the_arrays_in_memory(
-    tmp_path_factory: pytest.TempPathFactory, found: dict[str, Any], how: Any, size: int
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], save_arrays: Any, size: int
 ) -> None:
     folder = tmp_path_factory.mktemp("numpy")
-    if how is np.savez_compressed:
-        found = {name: np.ascontiguousarray(array) for name, array in found.items()}
-    how(folder / "a.npz", **found)
+    if save_arrays is np.savez_compressed:
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    save_arrays(folder / "a.npz", **arrays)
     (folder / "spool").mkdir()
-    with np.load(folder / "a.npz") as loaded:
-        ours = plan_memory(dict(loaded), folder / "spool", PlanOptions())
+    with np.load(folder / "a.npz") as file:
+        memory_source = plan_memory(dict(file), folder / "spool", PlanOptions())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numpy_files, "UNIT_BYTES", size)
         patch.setattr(numpy_files, "BATCH_ROWS", 2)
         source = plan(folder / "a.npz")
-        assert len(source.units) == 1 or how is np.savez
+        assert len(source.units) == 1 or save_arrays is np.savez
         rows, rejects = read_all(source)
-    assert features(ours) == features(source)
+    assert features(memory_source) == features(source)
     assert not rejects
     assert [row[1] for row in rows] == list(range(len(rows)))
-    assert repr(values(rows)) == repr(values(read_all(ours)[0]))
+    assert repr(values(rows)) == repr(values(read_all(memory_source)[0]))
 
 
 @pytest.mark.parametrize("unit", ["Y", "W", "D", "h", "s", "ms", "us", "ns"])
-@pytest.mark.parametrize("how", ["npy", "savez", "savez_compressed", "fields"])
+@pytest.mark.parametrize("form", ["npy", "savez", "savez_compressed", "fields"])
 def test_nat_is_null_in_every_unit_and_other_times_are_required(
-    tmp_path: Path, unit: str, how: str
+    tmp_path: Path, unit: str, form: str
 ) -> None:
     times = np.array(["2020-01-01", "NaT", "1969-12-31"], f"datetime64[{unit}]")
     for array, kind in ((times, ""), (times[::2], "!")):
-        if how == "npy":
+        if form == "npy":
             np.save(path := tmp_path / "t.npy", array)
-        elif how == "fields":
+        elif form == "fields":
             rows = np.zeros(len(array), [("t", array.dtype), ("i", "i4")])
             rows["t"] = array
             np.save(path := tmp_path / "r.npy", rows)
         else:
-            path = save(tmp_path / "a.npz", getattr(np, how), t=array)
+            path = save(tmp_path / "a.npz", getattr(np, form), t=array)
         source = plan(path)
         assert features(source)["t"].endswith("]" + kind)
         rows, rejects = read_all(source)
-        read = [None if row["t"] is None else np.datetime64(row["t"]) for row in values(rows)]
-        assert read == [None if np.isnat(time) else time for time in array.tolist() and array]
+        result = [None if row["t"] is None else np.datetime64(row["t"]) for row in values(rows)]
+        assert result == [None if np.isnat(time) else time for time in array.tolist() and array]
         assert not rejects
 
 
@@ -144,7 +144,7 @@ X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
 
 
 @pytest.mark.parametrize(
-    ("files", "features_of", "splits", "note"),
+    ("files", "feature_names", "splits", "note"),
     [
         (
             {"m.npz": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]}},
@@ -188,28 +188,28 @@ X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
     ],
 )
 def test_arrays_of_several_files_form_records_and_splits(
-    files: dict[str, Any], features_of: str, splits: str, note: str, tmp_path: Path
+    files: dict[str, Any], feature_names: str, splits: str, note: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
         if name.endswith(".npz"):
-            save(_under(tmp_path / "in" / name), **content)
+            save(make_parent(tmp_path / "in" / name), **content)
         else:
-            np.save(_under(tmp_path / "in" / name), content)
+            np.save(make_parent(tmp_path / "in" / name), content)
     source = plan(tmp_path / "in")
-    assert list(features(source)) == features_of.split()
+    assert list(features(source)) == feature_names.split()
     rows, _ = read_all(source)
     counts: dict[str, int] = {}
     for file, _, row in rows:
         split = source.files[file].split
         counts[split or ""] = counts.get(split or "", 0) + 1
-        assert len(row) == len(features_of.split())
+        assert len(row) == len(feature_names.split())
     assert sorted(f"{split} {count}".strip() for split, count in counts.items()) == sorted(
         splits.split(", ")
     )
     assert note in " ".join(source.notes)
 
 
-def _under(path: Path) -> Path:
+def make_parent(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -384,22 +384,22 @@ def test_array_files_of_one_form_are_refused_as_ambiguous(tmp_path: Path) -> Non
 
 def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(256, size=(4000, 9), dtype=np.uint8)
-    whole = save(tmp_path / "a.npz", np.savez_compressed, x=noise).read_bytes()
+    content = save(tmp_path / "a.npz", np.savez_compressed, x=noise).read_bytes()
     path = tmp_path / "b.npz"
     for data, message in [
         (
-            whole[:20_000] + bytes(9) + whole[20_009:],
+            content[:20_000] + bytes(9) + content[20_009:],
             r"b\.npz: array 'x\.npy': damaged at rows \d+ to \d+",
         ),
-        (whole[:20_000], r"b\.npz: is not a NumPy file, or it is damaged"),
-        (whole.replace(b"PK\1\2", b"PK\1\3"), r"b\.npz: is not a NumPy file, or it is damaged"),
+        (content[:20_000], r"b\.npz: is not a NumPy file, or it is damaged"),
+        (content.replace(b"PK\1\2", b"PK\1\3"), r"b\.npz: is not a NumPy file, or it is damaged"),
     ]:
         path.write_bytes(data)
         with pytest.raises(DataError, match=message):
             read_all(plan(path))
-    plain = save(tmp_path / "c.npz", x=noise)
-    source = plan(plain)
-    plain.write_bytes(plain.read_bytes()[:-1])
+    stored_path = save(tmp_path / "c.npz", x=noise)
+    source = plan(stored_path)
+    stored_path.write_bytes(stored_path.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"c\.npz: changed while it was read"):
         list(source.read(source.units[0]))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
@@ -408,9 +408,9 @@ def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
         DataError, match=r"b\.npz: .*'x\.npy' is packed by another method than deflate"
     ):
         plan(path)
-    big = io.BytesIO()
-    with zipfile.ZipFile(big, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", descr("(3,)"))
         archive.writestr("note.txt", "no array")
-    path.write_bytes(big.getvalue())
+    path.write_bytes(buffer.getvalue())
     assert plan(path).notes == ("left out, because they have no rows: note.txt",)

@@ -1,5 +1,6 @@
-"""Parquet files give the rows that pyarrow reads from them; damaged or unsupported ones are
-refused.
+"""Parquet files have the rows that pyarrow reads from them.
+
+Damaged and unsupported files are refused.
 """
 
 import base64
@@ -56,15 +57,15 @@ def test_plain_columns_and_row_groups_are_read(
         }
     )
     path = write(tmp_path / "a.parquet", table, row_group_size=70)
-    whole = plan(path)
-    assert features(whole) == {
+    file_source = plan(path)
+    assert features(file_source) == {
         "i": "int16!",
         "f": "float64!",
         "s": "string",
         "l": "int64 [?]",
         "b": "bytes!",
     }
-    expected = read_all(whole)
+    expected = read_all(file_source)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
     monkeypatch.setattr(row_groups, "BATCH_BYTES", 700)
@@ -157,7 +158,7 @@ def test_column_type_without_a_feature_is_refused_until_declared(tmp_path: Path)
 
 def test_uuid_declared_as_a_string_is_its_canonical_text(tmp_path: Path) -> None:
     ids = [uuid.UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479"), None, uuid.UUID(int=1)]
-    storage = pa.array([None if one is None else one.bytes for one in ids], pa.binary(16))
+    storage = pa.array([None if value is None else value.bytes for value in ids], pa.binary(16))
     column = pa.ExtensionArray.from_storage(pa.uuid(), storage)
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 1]), column)
     path = write(tmp_path / "a.parquet", pa.table({"id": column, "ids": lists}))
@@ -180,13 +181,13 @@ def test_uuid_as_label_has_its_texts_as_classes(tmp_path: Path) -> None:
 
 
 def test_several_parquet_files_are_joined_by_name(tmp_path: Path) -> None:
-    one = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
-    two = write(
+    first = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
+    second = write(
         tmp_path / "2.parquet",
         {"b": ["z", None], "a": pa.array([300, 400], pa.int32()), "c": [0.5, 1.5]},
     )
-    none = write(tmp_path / "3.parquet", {"a": pa.array([], pa.string())})
-    source = plan(one, two, none)
+    empty = write(tmp_path / "3.parquet", {"a": pa.array([], pa.string())})
+    source = plan(first, second, empty)
     assert features(source) == {"a": "int32!", "b": "string", "c": "float64"}
     assert values(read_all(source)[0]) == [
         {"a": 1, "b": "x", "c": None},
@@ -194,20 +195,20 @@ def test_several_parquet_files_are_joined_by_name(tmp_path: Path) -> None:
         {"a": 300, "b": "z", "c": 0.5},
         {"a": 400, "b": None, "c": 1.5},
     ]
-    assert features(plan(one, two, options=TableOptions(columns=("c", "a")))) == {
+    assert features(plan(first, second, options=TableOptions(columns=("c", "a")))) == {
         "a": "int32!",
         "c": "float64",
     }
     with pytest.raises(UsageError, match="--columns: no column 'z'; there are a, b, c"):
-        plan(one, two, options=TableOptions(columns=("z",)))
+        plan(first, second, options=TableOptions(columns=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
     with pytest.raises(
         DataError,
         match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare its type, such as --dtype "
         r"a=string",
     ):
-        plan(one, text)
-    assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == [
+        plan(first, text)
+    assert [row["a"] for row in values(read_all(plan(first, text, dtypes={"a": "string"}))[0])] == [
         "1",
         "2",
         "x",
@@ -258,7 +259,7 @@ def test_damaged_or_empty_parquet_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match=r"a\.parquet: is not a Parquet file"):
         plan(path)
-    content[4:40] = b"\xff" * 36  # the first page's header
+    content[4:40] = b"\xff" * 36  # the header of the first page
     path.write_bytes(content)
     source = plan(path)
     with pytest.raises(DataError, match=r"a\.parquet: row groups 0 to 0: damaged: "):
@@ -272,49 +273,51 @@ def test_more_parquet_files_than_may_be_open_are_read(tmp_path: Path) -> None:
         write(tmp_path / f"{number:03}.parquet", {"a": [number], "l": [str(number % 3)]})
         for number in range(200)
     ]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    max_descriptor = max(
         (int(name) for name in os.listdir("/dev/fd")), default=0
-    )  # what other tests left open counts, too
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
+    )  # files that other tests left open count, too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_descriptor + 100, hard_limit))
     try:
         source = plan(*paths, label="l")
         assert values(read_all(source)[0]) == [
             {"a": number, "l": number % 3} for number in range(200)
         ]
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
 
 
-@pytest.mark.parametrize(("have", "want"), [(None, "UTC"), ("UTC", None), ("Europe/Paris", None)])
+@pytest.mark.parametrize(
+    ("file_zone", "schema_zone"), [(None, "UTC"), ("UTC", None), ("Europe/Paris", None)]
+)
 def test_parquet_times_with_and_without_a_zone_are_not_exchanged(
-    tmp_path: Path, have: str | None, want: str | None
+    tmp_path: Path, file_zone: str | None, schema_zone: str | None
 ) -> None:
-    times = pa.array([0, 1_000_000, None], pa.timestamp("us", have))
+    times = pa.array([0, 1_000_000, None], pa.timestamp("us", file_zone))
     pq.write_table(pa.table({"t": times}), tmp_path / "a.parquet")
-    dtype = "timestamp[us, UTC]" if want else "timestamp[us]"
+    dtype = "timestamp[us, UTC]" if schema_zone else "timestamp[us]"
     rows, rejects = read_all(plan(tmp_path / "a.parquet", schema=Schema((Feature("t", dtype),))))
     assert values(rows) == [{"t": None}]
     assert [reject.place for reject in rejects] == ["row 0", "row 1"]
-    same = "timestamp[us, UTC]" if have else "timestamp[us]"
-    assert len(read_all(plan(tmp_path / "a.parquet", dtypes={"t": same}))[0]) == 3
+    file_dtype = "timestamp[us, UTC]" if file_zone else "timestamp[us]"
+    assert len(read_all(plan(tmp_path / "a.parquet", dtypes={"t": file_dtype}))[0]) == 3
 
 
 def test_partition_columns_can_be_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "dt=2024-01-01" / "n=1"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"x": [10, 11]}), folder / "part.parquet")
-    some = recordmill.build(
+    result = recordmill.build(
         tmp_path / "in", tmp_path / "some", columns=["dt"], splits="all=1", split_by="dt"
     )
-    assert (some.schema.names, some.read) == (("dt",), 2)
-    assert "folders named n=... do not become columns" in some.notes
+    assert (result.schema.names, result.read) == (("dt",), 2)
+    assert "folders named n=... do not become columns" in result.notes
 
 
 def test_texts_stored_once_are_read_in_chunks_of_bounded_size(tmp_path: Path) -> None:
-    """50 MB, in a file of some kB."""
-    long = "x" * 100_000
-    path = write(tmp_path / "a.parquet", {"v": [long] * 500, "n": range(500)}, compression="zstd")
+    """A file of a few kB has 50 MB of values."""
+    text = "x" * 100_000
+    path = write(tmp_path / "a.parquet", {"v": [text] * 500, "n": range(500)}, compression="zstd")
     source = plan(path)
     (unit,) = source.units
     chunks = list(source.read(unit))
@@ -322,7 +325,7 @@ def test_texts_stored_once_are_read_in_chunks_of_bounded_size(tmp_path: Path) ->
         range(500)
     )
     assert [chunk.rows for chunk in chunks[:-1]] == [chunks[0].rows] * (len(chunks) - 1)
-    assert 2 * chunks[0].rows * len(long) > row_groups.BATCH_BYTES > chunks[0].rows * len(long)
+    assert 2 * chunks[0].rows * len(text) > row_groups.BATCH_BYTES > chunks[0].rows * len(text)
 
 
 BROKEN = [
@@ -339,15 +342,17 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("about", BROKEN, ids=[repr(about[:40]) for about in BROKEN])
-@pytest.mark.parametrize("where", ["field", "table"])
+@pytest.mark.parametrize("metadata", BROKEN, ids=[repr(metadata[:40]) for metadata in BROKEN])
+@pytest.mark.parametrize("owner", ["field", "table"])
 def test_broken_metadata_is_an_error_with_its_column(
-    tmp_path: Path, about: bytes, where: str
+    tmp_path: Path, metadata: bytes, owner: str
 ) -> None:
-    fields = pa.field("a", pa.int64(), metadata={METADATA_KEY: about} if where == "field" else None)
-    schema = pa.schema([fields], metadata={METADATA_KEY: about} if where == "table" else None)
+    fields = pa.field(
+        "a", pa.int64(), metadata={METADATA_KEY: metadata} if owner == "field" else None
+    )
+    schema = pa.schema([fields], metadata={METADATA_KEY: metadata} if owner == "table" else None)
     path = write(tmp_path / "a.parquet", pa.table([pa.array([1])], schema=schema))
-    if where == "table" and about.startswith(b"{") and about.endswith(b"}"):
+    if owner == "table" and metadata.startswith(b"{") and metadata.endswith(b"}"):
         assert values(read_all(plan(path))[0]) == [{"a": 1}]
         return
     with pytest.raises(
@@ -362,7 +367,7 @@ def test_parquet_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
         plan(path)
 
 
-# Footers of Parquet files that contradict themselves
+# Parquet footers that contradict themselves
 CORPUS = ROOT / "tests" / "faults" / "corpus" / "parquet"
 
 
@@ -377,17 +382,20 @@ def test_parquet_sizes_that_contradict_the_schema_are_an_error(tmp_path: Path, n
 
 
 def test_parquet_statistics_of_another_type_are_ignored(tmp_path: Path) -> None:
-    """INT64 with a least value of three bytes, of which pyarrow's accessor ends the process."""
+    """The minimum of an INT64 column has three bytes.
+
+    pyarrow's accessor of such a value kills the process.
+    """
     path = tmp_path / "a.parquet"
     pq.write_table(
         pa.table({"a": [0x0102030405060708]}), path, use_dictionary=False, compression="none"
     )
     data = path.read_bytes()
     value = b"\x08" + bytes.fromhex("0807060504030201")
-    at = data.rindex(value)
-    cut = data[:at] + b"\x03" + value[1:4] + data[at + len(value) : -8]
-    footer = int.from_bytes(data[-8:-4], "little") - (len(data) - 8 - len(cut))
-    path.write_bytes(cut + footer.to_bytes(4, "little") + b"PAR1")
+    begin = data.rindex(value)
+    body = data[:begin] + b"\x03" + value[1:4] + data[begin + len(value) : -8]
+    footer = int.from_bytes(data[-8:-4], "little") - (len(data) - 8 - len(body))
+    path.write_bytes(body + footer.to_bytes(4, "little") + b"PAR1")
     assert plan(path).schema.names == ("a",)
 
 
@@ -403,11 +411,13 @@ def test_encrypted_parquet_column_is_an_error(tmp_path: Path) -> None:
         def unwrap_key(self, wrapped: bytes, name: str) -> bytes:
             return base64.b64decode(wrapped)
 
-    how = encryption.EncryptionConfiguration(
+    encryption_config = encryption.EncryptionConfiguration(
         footer_key="f", column_keys={"c": ["secret"]}, plaintext_footer=True, double_wrapping=False
     )
     factory = encryption.CryptoFactory(lambda _: Keys())
-    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    properties = factory.file_encryption_properties(
+        encryption.KmsConnectionConfig(), encryption_config
+    )
     table = pa.table({"secret": [1, 2], "open": [3, 4]})
     with pq.ParquetWriter(
         tmp_path / "a.parquet", table.schema, encryption_properties=properties
@@ -434,8 +444,8 @@ def test_null_counts_equal_those_of_the_rows(rows: list[tuple[int | None, str | 
     for statistics in (True, ["b"], False):
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=7, write_statistics=statistics)
-        about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-        assert read_null_counts(about, [0, 1]) == {
+        metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+        assert read_null_counts(metadata, [0, 1]) == {
             0: table["a"].null_count if statistics is True else -1,
             1: table["b"].null_count if statistics else -1,
         }
@@ -464,8 +474,8 @@ HUGGING_FACE_IMAGES = {
 }
 
 
-def hugging_face(about: object) -> pa.Table:
-    """As `datasets` 5.2 writes it."""
+def make_hugging_face_table(metadata: object) -> pa.Table:
+    """Returns a table in the form of `datasets` 5.2."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     columns = {
         "image": pa.array(
@@ -479,11 +489,13 @@ def hugging_face(about: object) -> pa.Table:
         "objects": pa.array([{"category": [1], "note": "n"}] * 3),
     }
     table = pa.table(columns)
-    return table.replace_schema_metadata({"huggingface": json.dumps(about)})
+    return table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
 
 
 def test_images_and_class_labels_of_hugging_face_are_read(tmp_path: Path) -> None:
-    source = plan(write(tmp_path / "a.parquet", hugging_face({"info": {"features": HUGGING_FACE}})))
+    source = plan(
+        write(tmp_path / "a.parquet", make_hugging_face_table({"info": {"features": HUGGING_FACE}}))
+    )
     rows = values(read_all(source)[0])
     assert {name: [row[name] for row in rows] for name in rows[0]} == {
         "image": [b"one", b"two", None],
@@ -505,39 +517,39 @@ def test_images_and_class_labels_of_hugging_face_are_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "about", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}]
+    "metadata", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}]
 )
-def test_empty_metadata_of_hugging_face_is_ignored(about: object, tmp_path: Path) -> None:
-    source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
+def test_empty_metadata_of_hugging_face_is_ignored(metadata: object, tmp_path: Path) -> None:
+    source = plan(write(tmp_path / "a.parquet", make_hugging_face_table(metadata)))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]
     assert not any(feature.classes for feature in source.schema)
 
 
 @pytest.mark.parametrize("group_rows", [1, 100])
-@pytest.mark.parametrize("about", [HUGGING_FACE_IMAGES, None])
+@pytest.mark.parametrize("metadata", [HUGGING_FACE_IMAGES, None])
 def test_features_of_hugging_face_without_nulls_are_required(
-    tmp_path: Path, about: Any, group_rows: int
+    tmp_path: Path, metadata: Any, group_rows: int
 ) -> None:
     media = [{"bytes": b"1", "path": "a.png"}, {"bytes": b"2", "path": "b.png"}]
     table = pa.table({"image": pa.array(media, MEDIA_TYPE), "label": [0, 1]})
-    if about is not None:
-        table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
+    if metadata is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
     source = plan(write(tmp_path / "a.parquet", table, row_group_size=group_rows))
     assert features(source) == {"image": "bytes!", "image.path": "string!", "label": "int64!"}
     missing = [media[0], None]
     table = table.set_column(0, "image", pa.array(missing, MEDIA_TYPE))
-    table = table.set_column(1, "label", pa.array([0, None if about is None else -1]))
+    table = table.set_column(1, "label", pa.array([0, None if metadata is None else -1]))
     source = plan(write(tmp_path / "a.parquet", table, row_group_size=group_rows))
     assert features(source) == {"image": "bytes", "image.path": "string", "label": "int64"}
     assert not read_all(source)[1]
 
 
-@pytest.mark.parametrize("in_struct", [False, True])
-def test_images_with_a_path_and_no_bytes_are_rejects(tmp_path: Path, in_struct: bool) -> None:
+@pytest.mark.parametrize("is_in_struct", [False, True])
+def test_images_with_a_path_and_no_bytes_are_rejects(tmp_path: Path, is_in_struct: bool) -> None:
     media: list[Any] = [{"bytes": None, "path": f"{row}.png"} for row in range(3)]
     media[1] = {"bytes": b"1", "path": "b.png"}
     column, name = pa.array([*media, None], MEDIA_TYPE), "image"
-    if in_struct:
+    if is_in_struct:
         column, name = pa.StructArray.from_arrays([column], ["image"]), "s.image"
     table = pa.table({name.partition(".")[0]: column})
     source = plan(write(tmp_path / "a.parquet", table))
@@ -552,7 +564,7 @@ def test_images_with_a_path_and_no_bytes_are_rejects(tmp_path: Path, in_struct: 
         )
         for row in (0, 2)
     ]
-    # with that option, the files are read
+    # The option that the message proposes reads the files.
     options = TableOptions(file_columns=(f"{name}.path=image",))
     assert not read_all(plan(tmp_path / "a.parquet", options=options))[1]
 
@@ -590,13 +602,13 @@ def test_int96_time_beyond_nanoseconds_is_a_reject_that_names_the_dtype(tmp_path
 
 def test_int96_times_keep_nanoseconds_next_to_distant_times(tmp_path: Path) -> None:
     nanos = 1_600_000_000_123_456_789
-    near = _write_int96(tmp_path / "near.parquet", pa.array([nanos], pa.timestamp("ns")))
-    distant = datetime.datetime(9999, 1, 1)
-    far = _write_int96(tmp_path / "far.parquet", pa.array([distant], pa.timestamp("us")))
+    near_path = _write_int96(tmp_path / "near.parquet", pa.array([nanos], pa.timestamp("ns")))
+    time = datetime.datetime(9999, 1, 1)
+    far_path = _write_int96(tmp_path / "far.parquet", pa.array([time], pa.timestamp("us")))
     batches = [
         pq.ParquetFile(path, coerce_int96_timestamp_unit=unit).read().to_batches()[0]
         for unit in (None, "us")
-        for path in (near, far)
+        for path in (near_path, far_path)
     ]
     nano_rows = pa.concat_batches(
         [b.cast(pa.schema([("t", pa.timestamp("ns"))])) for b in batches[:2]]
@@ -605,7 +617,7 @@ def test_int96_times_keep_nanoseconds_next_to_distant_times(tmp_path: Path) -> N
     parts = list(parquet_source._restore_distant_times([nano_rows], [micro_rows], "a"))
     assert [part.column(0).cast(pa.int64()).to_pylist() for part in parts] == [
         [nanos],
-        [int(distant.replace(tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000],
+        [int(time.replace(tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000],
     ]
 
 

@@ -1,4 +1,4 @@
-"""Python dicts of any values become Arrow columns, with the types of all rows."""
+"""Python dicts of any values become Arrow columns with a common type."""
 
 import datetime
 from collections.abc import Iterator
@@ -56,12 +56,12 @@ def test_dicts_of_arrays_become_tensors(tmp_path: Path, monkeypatch: pytest.Monk
         "m": "float64 [?, 3]",
         "z": "int8",
     }
-    for row, wanted in zip(values(read_all(source)[0]), rows, strict=True):
-        if "t" in wanted:
-            assert row["t"] == wanted["t"].reshape(-1).tolist()
-            assert row["m"] == wanted["m"].tolist()
-            assert row["z"] == int(wanted["z"])
-            assert row["v"] == wanted["v"].tolist()
+    for row, expected in zip(values(read_all(source)[0]), rows, strict=True):
+        if "t" in expected:
+            assert row["t"] == expected["t"].reshape(-1).tolist()
+            assert row["m"] == expected["m"].tolist()
+            assert row["z"] == int(expected["z"])
+            assert row["v"] == expected["v"].tolist()
     assert values(read_all(source)[0])[4] == {"t": None, "v": None, "m": None, "z": None}
 
 
@@ -111,18 +111,18 @@ def test_iterator_is_read_in_batches_of_bounded_memory(
     monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)
     monkeypatch.setattr(python_rows, "BATCH_BYTES", 10_000)
     monkeypatch.setattr(in_memory, "BATCH_BYTES", 10_000)
-    held: list[int] = []
+    consumed: list[int] = []
 
     def rows() -> Iterator[dict[str, Any]]:
         for i in range(100):
-            held.append(i)
+            consumed.append(i)
             yield {"i": i, "x": np.full(500, i, np.float32)}
 
     source = plan(rows(), tmp_path)
-    assert len(held) == 100
+    assert len(consumed) == 100
     assert len(source.units) > 3
-    read, _ = read_all(source)
-    assert [row["i"] for row in values(read)] == list(range(100))
+    result, _ = read_all(source)
+    assert [row["i"] for row in values(result)] == list(range(100))
     table = {"x": np.arange(20_000.0)}
     assert [unit.rows for unit in plan(table, tmp_path).units] == [5000] * 4
 
@@ -150,11 +150,11 @@ def test_arbitrary_rows_are_built_with_their_values(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(python_rows, "_MAX_BATCH_ROWS", batch_rows)
         source = plan(iter(rows), tmp_path)
-        found = values(read_all(source)[0])
-    assert len(found) == len(rows)
-    for row, given_row in zip(found, rows, strict=True):
+        records = values(read_all(source)[0])
+    assert len(records) == len(rows)
+    for row, input_row in zip(records, rows, strict=True):
         for feature in source.schema:
-            value: Any = given_row
+            value: Any = input_row
             for name in feature.name.split("."):
                 value = None if value is None else value.get(name)
             assert row[feature.name] == value
@@ -162,22 +162,22 @@ def test_arbitrary_rows_are_built_with_their_values(
 
 def test_masked_values_in_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    whole, gone = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
-    hole = np.ma.masked_array([3, 999], mask=[False, True])
-    ways = {
-        "frame": lambda last: pandas.DataFrame({"t": [whole, last]}),
-        "series": lambda last: {"t": pandas.Series([whole, last])},
-        "dicts": lambda last: iter([{"d": {"t": whole}}, {"d": {"t": last}}]),
-        "lists": lambda last: iter([{"t": [{"u": whole}]}, {"t": [{"u": last}]}]),
+    unmasked, masked = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
+    partly_masked = np.ma.masked_array([3, 999], mask=[False, True])
+    makers = {
+        "frame": lambda array: pandas.DataFrame({"t": [unmasked, array]}),
+        "series": lambda array: {"t": pandas.Series([unmasked, array])},
+        "dicts": lambda array: iter([{"d": {"t": unmasked}}, {"d": {"t": array}}]),
+        "lists": lambda array: iter([{"t": [{"u": unmasked}]}, {"t": [{"u": array}]}]),
     }
-    for way, make in ways.items():
-        with pytest.raises(DataError, match="is an array of which some items are masked") as told:
-            plan(make(hole), tmp_path)
-        assert told.value.place == "row 1"
-        if way != "lists":
-            (tmp_path / way).mkdir()
-            found = values(read_all(plan(make(gone), tmp_path / way))[0])
-            assert [list(row.values()) for row in found] == [[[1, 2]], [None]]
+    for name, make_data in makers.items():
+        with pytest.raises(DataError, match="is an array of which some items are masked") as error:
+            plan(make_data(partly_masked), tmp_path)
+        assert error.value.place == "row 1"
+        if name != "lists":
+            (tmp_path / name).mkdir()
+            records = values(read_all(plan(make_data(masked), tmp_path / name))[0])
+            assert [list(row.values()) for row in records] == [[[1, 2]], [None]]
     scalars = iter([{"d": {"x": 1}, "l": [1]}, {"d": {"x": np.ma.masked}, "l": [np.ma.masked]}])
     (row,), (reject,) = read_all(plan(scalars, tmp_path))
     assert values([row]) == [{"d.x": 1, "l": [1]}]
@@ -193,36 +193,37 @@ AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
 @pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
 def test_times_with_and_without_a_zone_are_not_mixed(tmp_path: Path, pair: tuple[Any, Any]) -> None:
     pandas = pytest.importorskip("pandas")
-    mixed = [
-        iter([{"t": one} for one in pair]),
+    inputs = [
+        iter([{"t": first} for first in pair]),
         {"t": list(pair)},
-        iter([{"t": [one]} for one in pair]),
-        iter([{"t": {"u": one}} for one in pair]),
+        iter([{"t": [first]} for first in pair]),
+        iter([{"t": {"u": first}} for first in pair]),
         {"t": pandas.Series(pair, dtype=object)},
         pandas.DataFrame({"t": pandas.Series(pair, dtype=object)}),
     ]
-    for data in mixed:
+    for data in inputs:
         with pytest.raises(
             DataError,
             match=r"a time with a time zone in row \d and one without in row \d; give all of them",
         ):
             plan(data, tmp_path)
-    same = [one.replace(tzinfo=datetime.timezone.utc) for one in pair]
-    assert features(plan({"t": same}, tmp_path)) == {"t": "timestamp[us, UTC]!"}
-    one, other = pair
+    times = [first.replace(tzinfo=datetime.timezone.utc) for first in pair]
+    assert features(plan({"t": times}, tmp_path)) == {"t": "timestamp[us, UTC]!"}
+    first, second = pair
     kinds = {NAIVE: "timestamp[us]", AWARE: "timestamp[us, UTC]"}
-    schema = Schema((Feature("t", kinds[other]),))
-    rows, (reject,) = read_all(plan({"t": [one]}, tmp_path, schema=schema))
-    has = "a" if one.tzinfo else "no"
+    schema = Schema((Feature("t", kinds[second]),))
+    rows, (reject,) = read_all(plan({"t": [first]}, tmp_path, schema=schema))
+    article = "a" if first.tzinfo else "no"
     assert not rows
     assert in_flags(reject.message).endswith(
-        f"for it has {has} time zone; --dtype 't={kinds[one]}' keeps it"
+        f"for it has {article} time zone; --dtype 't={kinds[first]}' keeps it"
     )
     assert (
-        len(read_all(plan({"t": [one]}, tmp_path, schema=schema, dtypes={"t": kinds[one]}))[0]) == 1
+        len(read_all(plan({"t": [first]}, tmp_path, schema=schema, dtypes={"t": kinds[first]}))[0])
+        == 1
     )
-    if one.tzinfo is None:
-        day = plan({"t": [one.date()]}, tmp_path, schema=schema)
+    if first.tzinfo is None:
+        day = plan({"t": [first.date()]}, tmp_path, schema=schema)
         assert len(read_all(day)[1]) == 1
 
 

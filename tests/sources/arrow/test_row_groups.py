@@ -1,4 +1,4 @@
-"""Row groups of files become units of about the requested size, and each row is read once."""
+"""Row groups become units of about the requested size, without duplicate rows."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def plan(*paths: Path, columns: list[str] | None = None, **common: Any) -> Parqu
     return plan_parquet(input_files(*paths), options, PlanOptions(**common))
 
 
-def ids_of(source: ParquetSource) -> list[int]:
+def read_ids(source: ParquetSource) -> list[int]:
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     return [row for chunk in chunks for row in chunk.records.column("id").to_pylist()]  # type: ignore[union-attr]
 
@@ -38,12 +38,12 @@ def test_units_have_whole_row_groups_of_about_the_size(tmp_path: Path, unit_byte
         write(tmp_path / "b.parquet", range(95, 130)),
     ]
     source = plan(*paths, unit_bytes=unit_bytes)
-    assert ids_of(source) == list(range(130))
+    assert read_ids(source) == list(range(130))
     assert sum(unit.rows or 0 for unit in source.units) == 130
     first_rows = [(unit.begin_file, unit.first_row) for unit in source.units]
     assert all(row % 10 == 0 for _, row in first_rows)
     if unit_bytes == 1:
-        assert len(source.units) == 14  # a row group each
+        assert len(source.units) == 14  # one unit for each row group
     elif unit_bytes == 2500:
         assert 14 > len(source.units) > 2
     else:

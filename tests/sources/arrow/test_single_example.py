@@ -1,6 +1,4 @@
-"""`example()` and `parse_example()` convert one record with the bytes and values of the columnar
-path.
-"""
+"""`example()` and `parse_example()` agree with the columnar path."""
 
 import datetime
 from typing import Any
@@ -32,7 +30,7 @@ def test_example_equals_the_columnar_path_and_parses_back(
     case: tuple[Schema, list[dict[str, Any]]],
 ) -> None:
     schema, rows = case
-    assume("bfloat16" not in {feature.dtype for feature in schema})  # which a build rounds
+    assume("bfloat16" not in {feature.dtype for feature in schema})  # a build rounds bfloat16
     columns = [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows]
     frames = encode(pa.RecordBatch.from_pylist(columns, schema=to_arrow(schema)), schema)
     for i, row in enumerate(rows):
@@ -42,17 +40,17 @@ def test_example_equals_the_columnar_path_and_parses_back(
             name: (kind, list(map(plain, values)))
             for name, (kind, values) in row_entries(schema, row).items()
         }
-        back = parse_example(data, schema)
+        parsed = parse_example(data, schema)
         for feature in schema:
-            assert plain(back[feature.name]) == plain(row[feature.name])
-        assert example(back, schema) == data
+            assert plain(parsed[feature.name]) == plain(row[feature.name])
+        assert example(parsed, schema) == data
         assert {name: plain(value) for name, value in parse_example(data).items()} == {
             name: values for name, (_, values) in parse(data).items()
         }
 
 
 class Tensor:
-    """As another library's: it can be an array."""
+    """A tensor of another library, which can be converted to an array."""
 
     def __init__(self, array: Any) -> None:
         self._array = np.asarray(array)
@@ -62,7 +60,7 @@ class Tensor:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "stored"),
+    ("value", "kind", "expected"),
     [
         (5, "int64", [5]),
         (True, "int64", [1]),
@@ -86,31 +84,33 @@ class Tensor:
         (Tensor([[1, 2], [3, 4]]), "int64", [1, 2, 3, 4]),
     ],
 )
-def test_type_of_a_value_determines_the_kind_of_list(value: Any, kind: str, stored: Any) -> None:
-    assert parse(example({"x": value})) == {"x": (kind, stored)}
+def test_type_of_a_value_determines_the_kind_of_list(value: Any, kind: str, expected: Any) -> None:
+    assert parse(example({"x": value})) == {"x": (kind, expected)}
 
 
-def one(dtype: str, *shape: int | None) -> Schema:
+def make_schema(dtype: str, *shape: int | None) -> Schema:
     return Schema((Feature("x", dtype, shape),))
 
 
 @pytest.mark.parametrize(
-    "given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])]
+    "convert", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])]
 )
-def test_class_names_and_numbers_are_resolved_as_in_a_build(given: Any) -> None:
+def test_class_names_and_numbers_are_resolved_as_in_a_build(convert: Any) -> None:
     for classes, values in (
         (("no", "yes"), {"no": 0, "yes": 1, 0: 0, 1: 1}),
         (("true", "false"), {True: 0, False: 1, "true": 0}),
         (("x", "false", "true"), {True: 2, False: 1, 2: 2}),
     ):
-        plain = np.ndim(given(0)) == 0
-        schema = Schema((Feature("y", "int64", () if plain else (None,), classes=classes),))
-        numbers = Schema((Feature("y", "int64", () if plain else (None,)),))
+        is_scalar = np.ndim(convert(0)) == 0
+        schema = Schema((Feature("y", "int64", () if is_scalar else (None,), classes=classes),))
+        numbers = Schema((Feature("y", "int64", () if is_scalar else (None,)),))
         for value, number in values.items():
-            assert example({"y": given(value)}, schema) == example({"y": given(number)}, numbers)
+            assert example({"y": convert(value)}, schema) == example(
+                {"y": convert(number)}, numbers
+            )
         for value in (-1, len(classes), "cat", *(() if "true" in classes else (True, np.False_))):
             with pytest.raises(DataError, match="not one of the"):
-                example({"y": given(value)}, schema)
+                example({"y": convert(value)}, schema)
 
 
 @pytest.mark.parametrize(
@@ -118,32 +118,32 @@ def test_class_names_and_numbers_are_resolved_as_in_a_build(given: Any) -> None:
     [
         (1e39, None, "does not fit float32"),
         (2**63, None, r"holds whole numbers up to 2\^63 - 1"),
-        (256, one("uint8"), "256 does not fit uint8"),
-        (2, one("bool"), "2 does not fit bool"),
-        ([1, 2], one("int64", 3), "does not have the shape"),
-        (np.zeros((2, 3)), one("float32", 3, 2), "does not have the shape"),
-        (b"\xff", one("string"), r"'.xff' does not fit string"),
+        (256, make_schema("uint8"), "256 does not fit uint8"),
+        (2, make_schema("bool"), "2 does not fit bool"),
+        ([1, 2], make_schema("int64", 3), "does not have the shape"),
+        (np.zeros((2, 3)), make_schema("float32", 3, 2), "does not have the shape"),
+        (b"\xff", make_schema("string"), r"'.xff' does not fit string"),
         ("\ud800", None, "surrogates not allowed"),
-        (np.datetime64("2020-01-01T00:00:00.5"), one("timestamp[s]"), "does not fit"),
-        (datetime.datetime(2500, 1, 1), one("timestamp[ns]"), "does not fit"),
-        (np.datetime64(2**62, "us"), one("timestamp[ns]"), "does not fit"),
-        (np.datetime64("1600-01-01", "s"), one("timestamp[ns]"), "does not fit"),
-        (np.datetime64("400000-01-01"), one("timestamp[us]"), "does not fit"),
+        (np.datetime64("2020-01-01T00:00:00.5"), make_schema("timestamp[s]"), "does not fit"),
+        (datetime.datetime(2500, 1, 1), make_schema("timestamp[ns]"), "does not fit"),
+        (np.datetime64(2**62, "us"), make_schema("timestamp[ns]"), "does not fit"),
+        (np.datetime64("1600-01-01", "s"), make_schema("timestamp[ns]"), "does not fit"),
+        (np.datetime64("400000-01-01"), make_schema("timestamp[us]"), "does not fit"),
         (np.ma.array(np.float32([1.5, 2.5]), mask=[False, True]), None, "masked"),
         ([1, "a"], None, "'a'"),
         ([1, None], None, "null inside a list"),
         (1j, None, "complex"),
-        (1.5, one("int64"), "1.5 does not fit int64"),
-        (5, one("int64", None), "schema has a list"),
-        ([5], one("int64"), "schema has int64"),
+        (1.5, make_schema("int64"), "1.5 does not fit int64"),
+        (5, make_schema("int64", None), "schema has a list"),
+        ([5], make_schema("int64"), "schema has int64"),
     ],
 )
 def test_value_that_would_lose_information_is_refused(
     value: Any, schema: Schema | None, message: str
 ) -> None:
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as error:
         example({"x": value}, schema)
-    assert len(str(caught.value)) < 300
+    assert len(str(error.value)) < 300
 
 
 def test_example_and_parse_example_enforce_the_schema() -> None:
@@ -162,28 +162,28 @@ def test_example_and_parse_example_enforce_the_schema() -> None:
 
 
 def test_times_with_a_zone_are_stored_in_utc() -> None:
-    schema = one("timestamp[us, UTC]")
+    schema = make_schema("timestamp[us, UTC]")
     zone = datetime.timezone(datetime.timedelta(hours=2))
-    moment = datetime.datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=zone)
-    back = parse_example(example({"x": moment}, schema), schema)["x"]
-    assert back == np.datetime64("2024-05-06T05:08:09.000010")
-    assert back.dtype == "M8[us]"
+    time = datetime.datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=zone)
+    result = parse_example(example({"x": time}, schema), schema)["x"]
+    assert result == np.datetime64("2024-05-06T05:08:09.000010")
+    assert result.dtype == "M8[us]"
     assert (
-        example({"x": back}, schema)
-        == example({"x": moment}, schema)
-        == example({"x": back.astype(int)}, schema)
+        example({"x": result}, schema)
+        == example({"x": time}, schema)
+        == example({"x": result.astype(int)}, schema)
     )
 
 
 def test_unpacked_empty_and_broken_records_of_other_programs() -> None:
-    # int64 5 and 300 one by one, then an empty packed run
+    # The int64 values 5 and 300 are unpacked, and an empty packed list follows.
     unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")
     assert parse_example(unpacked)["a"].tolist() == [5, 300]
     assert parse_example(b"") == parse_example(b"\n\0") == {}
     assert parse_example(bytes.fromhex("0a070a050a01611200")) == {"a": None}
-    for broken in (b"\x0a", b"\x0a\x05\x0a", b"\xff" * 12):
+    for data in (b"\x0a", b"\x0a\x05\x0a", b"\xff" * 12):
         with pytest.raises(DataError, match="protobuf refuses it"):
-            parse_example(broken)
+            parse_example(data)
 
 
 def test_masked_scalar_is_a_missing_value() -> None:
@@ -199,9 +199,9 @@ def test_feature_name_that_is_not_text_is_refused(name: Any) -> None:
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_error_about_a_huge_number_is_short(digits: int) -> None:
     value = [-(10**digits)]
-    with pytest.raises(DataError, match=r"'x' is (too long to be shown|\[-10)") as caught:
+    with pytest.raises(DataError, match=r"'x' is (too long to be shown|\[-10)") as error:
         example({"x": value})
-    assert len(str(caught.value)) < 400
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -220,5 +220,5 @@ def test_missing_step_of_a_sequence_example_is_none(
     steps.feature.add()
     steps.feature.add().int64_list.value.append(2**53 + 1)
     schema = Schema((Feature("d", "int64", shape, per_step=True),), message=SEQUENCE_EXAMPLE)
-    found = parse_example(message.SerializeToString(), schema)["d"]
-    assert [step.tolist() if isinstance(step, np.ndarray) else step for step in found] == expected
+    result = parse_example(message.SerializeToString(), schema)["d"]
+    assert [step.tolist() if isinstance(step, np.ndarray) else step for step in result] == expected

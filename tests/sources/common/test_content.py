@@ -1,5 +1,6 @@
-"""The kind of an input is detected from its content, with names as hints; ties and unknown data
-are refused.
+"""The kind of an input is detected from its content.
+
+Names are hints. Ties and unknown data are refused.
 """
 
 import gzip
@@ -65,7 +66,7 @@ def test_binary_formats_are_detected_under_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["P1\tP2\tP3", "P6\tage", "P6", "P1\t5\t7"])
 def test_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
-    table = start + "\n" + "".join(f"{at}\t{at + 1}\t{at % 2}\n" for at in range(9))
+    table = start + "\n" + "".join(f"{number}\t{number + 1}\t{number % 2}\n" for number in range(9))
     assert sniff_kind(table.encode(), "a.tsv", len(table)).kind == "csv"
     assert sniff_kind(table.encode(), "a.txt", len(table)).kind in ("csv", "text")
 
@@ -89,14 +90,14 @@ def test_record_longer_than_its_file_is_not_tfrecord() -> None:
     [
         ("a,b\n1,2\n3,4\n", "x", "csv"),
         ("a,b\n1,2\n", "x.csv", "csv"),
-        ("a\n1\n2\n", "x.csv", "csv"),  # one column: the name tells
+        ("a\n1\n2\n", "x.csv", "csv"),  # with one column, the name decides
         ("a\n1\n2\n", "x.txt", "text"),
         ("a;b\n1,5;2\n3,5;4\n", "x", "csv"),
         ("a\tb\n1\t2\n3\t4\n", "x.txt", "csv"),
-        ("P1\t3\t5\nP6\t4\t6\nP5\t1\t1\n", "x.tsv", "csv"),  # no Netpbm image
+        ("P1\t3\t5\nP6\t4\t6\nP5\t1\t1\n", "x.tsv", "csv"),  # this is no Netpbm image
         ("P1 3 5\nP2 4 6\nP3 1 1\n", "x.txt", "text"),
         ("P6\t640 480\n255\t1\n", "x.tsv", "csv"),
-        ('a,b\n"1\n,,,",2\n3,4\n5,6\n', "x", "csv"),  # a quoted newline
+        ('a,b\n"1\n,,,",2\n3,4\n5,6\n', "x", "csv"),  # a newline in quotes
         ('{"a": 1}\n{"a": 2}\n', "x", "jsonl"),
         ('{"a": 1}\n{"a": 2}\n', "x.csv", "jsonl"),
         ('{"a": 1}\n', "x.jsonl", "jsonl"),
@@ -130,14 +131,14 @@ def test_latin1_is_text_and_noise_is_binary() -> None:
     assert kind(bytes(range(256)) * 4, "x") == "binary"
     assert (
         kind(bytes(range(256)) * 4, "x.csv") == "csv"
-    )  # a hint is a hint: the CSV reader says what is wrong
+    )  # a name is only a hint, and the CSV reader reports the problem
     assert kind(bytes(range(1, 32)) * 9 + b"\xff", "x") == "binary"
 
 
 def test_sample_that_ends_inside_a_character_or_row_is_detected() -> None:
     rows = "é,ü,ö\n" * HEAD_BYTES
-    for shift in range(4):
-        data = ("x" * shift + rows).encode()
+    for num_bytes in range(4):
+        data = ("x" * num_bytes + rows).encode()
         assert kind(data, "t") == "csv"
     assert kind(('{"a": "' + "x" * HEAD_BYTES + '"}\n').encode() * 2, "x.jsonl") == "jsonl"
     assert kind(gzip.compress(bytes(rows, "utf-8"), 0), "t.gz") == "csv"
@@ -170,17 +171,17 @@ def test_kinds_of_real_folders_are_detected(
     shared_data: Path, folder: str, expected: str, files: int
 ) -> None:
     listing = list_inputs([str(shared_data / folder)], data_extensions=DATA_EXTENSIONS)
-    found, why = detect_kind(listing)
-    assert found == expected
-    assert why.startswith(expected)
-    kept = filter_kind(listing, found)
-    assert len(kept.files) == files
-    left = {
+    kind, explanation = detect_kind(listing)
+    assert kind == expected
+    assert explanation.startswith(expected)
+    filtered = filter_kind(listing, kind)
+    assert len(filtered.files) == files
+    ignored = {
         reason: count
-        for reason, count in kept.ignored.items()
+        for reason, count in filtered.ignored.items()
         if reason.startswith("of another kind")
     }
-    assert len(kept.files) + sum(left.values()) == len(listing.files)
+    assert len(filtered.files) + sum(ignored.values()) == len(listing.files)
 
 
 def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
@@ -210,17 +211,17 @@ def test_majority_of_files_determines_the_kind_and_the_rest_is_noted(tmp_path: P
         },
     )
     listing = list_inputs([str(tmp_path)])
-    kind, why = detect_kind(listing)
+    kind, reason = detect_kind(listing)
     assert kind == "images"
-    assert "a.png is a PNG image; other files: 1 without extension, 1 .csv, 2 .xml" in why
+    assert "a.png is a PNG image; other files: 1 without extension, 1 .csv, 2 .xml" in reason
     assert [file.name for file in filter_kind(listing, "images").files] == [
         "a.png",
         "b.png",
         "noextension",
     ]
-    kept = filter_kind(listing, "csv")
-    assert [file.name for file in kept.files] == ["b.csv"]
-    assert "ignored beside the csv: 2 without extension, 2 .png, 2 .xml" in kept.notes
+    filtered = filter_kind(listing, "csv")
+    assert [file.name for file in filtered.files] == ["b.csv"]
+    assert "ignored beside the csv: 2 without extension, 2 .png, 2 .xml" in filtered.notes
 
 
 PLAIN = {
@@ -233,27 +234,29 @@ PLAIN = {
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_logs_and_papers_beside_data_are_ignored_and_noted(tmp_path: Path, kind: str) -> None:
-    name, data, other = PLAIN[kind]
-    for one in (name, other):
-        (tmp_path / one).write_bytes(data)
+    name, data, second_name = PLAIN[kind]
+    for file_name in (name, second_name):
+        (tmp_path / file_name).write_bytes(data)
     (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
     (tmp_path / "history.log").write_bytes(b"epoch,loss\n1,2\n3,4\n")
     (tmp_path / "about.md").write_bytes(b"# x\n")
     records = {"text": 4, "csv": 4, "jsonl": 4, "images": 2}[kind]
-    for given in ({}, {"kind": kind}):
-        built = recordmill.build(tmp_path, tmp_path.parent / f"out-{kind}", overwrite=True, **given)
-        assert built.read == records
-        endings = sorted((name[2:], other[2:]))
-        assert f"files of the {kind}: 1 .{endings[0]}, 1 .{endings[1]}" in built.notes
-        assert f"ignored beside the {kind}: 2 .log, 1 .md" in built.notes
+    for options in ({}, {"kind": kind}):
+        result = recordmill.build(
+            tmp_path, tmp_path.parent / f"out-{kind}", overwrite=True, **options
+        )
+        assert result.read == records
+        endings = sorted((name[2:], second_name[2:]))
+        assert f"files of the {kind}: 1 .{endings[0]}, 1 .{endings[1]}" in result.notes
+        assert f"ignored beside the {kind}: 2 .log, 1 .md" in result.notes
 
 
 def test_logs_alone_or_given_by_name_are_read(tmp_path: Path) -> None:
     (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
     (tmp_path / "a.txt").write_bytes(b"one\n")
-    for given in ("eval.log", "*.log"):
-        built = recordmill.build(tmp_path / given, tmp_path.parent / "out-log", overwrite=True)
-        assert (built.kind, built.read) == ("text", 2)
+    for pattern in ("eval.log", "*.log"):
+        result = recordmill.build(tmp_path / pattern, tmp_path.parent / "out-log", overwrite=True)
+        assert (result.kind, result.read) == ("text", 2)
     assert (
         recordmill.build(
             [tmp_path / "a.txt", tmp_path / "eval.log"], tmp_path.parent / "out-log", overwrite=True
@@ -300,17 +303,17 @@ def test_full_extension_of_a_name(name: str, expected: str) -> None:
     assert full_extension(name) == expected
 
 
-# What the plan of a build says of data that is not what it seems
-def zipped() -> bytes:
-    into = io.BytesIO()
-    with zipfile.ZipFile(into, "w") as archive:
+# Notes and errors of a plan about data of an unexpected kind
+def make_zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a.txt", "text")
-    return into.getvalue()
+    return buffer.getvalue()
 
 
 BINARIES = {
     "a PDF document": b"%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\nendobj\n" * 20,
-    "a ZIP archive": zipped(),
+    "a ZIP archive": make_zip(),
     "an SQLite database": b"SQLite format 3\0" + bytes(100),
     "a program (ELF)": b"\x7fELF\x02\x01\x01" + bytes(100),
     "a PNG image": image_samples.encode_image("PNG"),
@@ -320,15 +323,17 @@ BINARIES = {
 }
 
 
-@pytest.mark.parametrize(("what", "data"), BINARIES.items(), ids=list(BINARIES))
+@pytest.mark.parametrize(("format_name", "data"), BINARIES.items(), ids=list(BINARIES))
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_binary_file_is_refused_as_text(
-    tmp_path: Path, what: str, data: bytes, encoding: str
+    tmp_path: Path, format_name: str, data: bytes, encoding: str
 ) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(data)
     common = PlanOptions()
-    message = rf"in\.txt: this is not (text|CSV) but {what.replace('(', '.').replace(')', '.')}"
+    message = (
+        rf"in\.txt: this is not (text|CSV) but {format_name.replace('(', '.').replace(')', '.')}"
+    )
     with pytest.raises(DataError, match=message):
         plan_text(list_inputs([str(path)]), TextOptions(encoding=encoding), common)
     with pytest.raises(DataError, match=message):
@@ -339,7 +344,7 @@ def test_binary_file_is_refused_as_text(
         list_inputs([str(path)]), TextOptions(mode="documents", encoding=encoding), common
     )
     (reject,) = read_all(documents)[1]
-    assert (reject.reason, what in reject.message) == ("binary", True)
+    assert (reject.reason, format_name in reject.message) == ("binary", True)
 
 
 def test_error_about_a_binary_file_names_its_format(tmp_path: Path) -> None:
@@ -375,55 +380,57 @@ def test_value_that_makes_a_column_text_is_noted(
     for name in ("in.csv", "in.csv.gz"):
         (path,) = input_files(tmp_path / name)
         for range_bytes in (1 << 20, 1000):
-            planned = csv_source._plan_with_ranges(
+            source = csv_source._plan_with_ranges(
                 (path,), CsvOptions(), PlanOptions(threads=2), range_bytes
             )
             assert (
                 f"column 'a' is text because of 'x' ({name}, line 302); without it int64: "
                 "--null '' --null NA --null x reads it as a null, in every column; "
                 "--dtype a=int64 --max-rejects 1 rejects it"
-            ) in (notes := [*map(in_flags, planned.notes)])
+            ) in (notes := [*map(in_flags, source.notes)])
             assert any(
                 "because of 'never'" in note and "'c=timestamp[s]'" in note for note in notes
             )
-            assert not any("column 'b'" in note for note in planned.notes)
-        kept = csv_source.plan_csv([path], CsvOptions(), PlanOptions(dtypes={"a": "int64"}))
-        assert len(read_all(kept)[1]) == 1
+            assert not any("column 'b'" in note for note in source.notes)
+        lenient_source = csv_source.plan_csv(
+            [path], CsvOptions(), PlanOptions(dtypes={"a": "int64"})
+        )
+        assert len(read_all(lenient_source)[1]) == 1
 
 
-@pytest.mark.parametrize("share", [2, 10])
+@pytest.mark.parametrize("period", [2, 10])
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
 def test_null_word_in_a_numeric_column_is_noted_with_a_remedy(
-    tmp_path: Path, share: int, range_bytes: int
+    tmp_path: Path, period: int, range_bytes: int
 ) -> None:
-    number = ["N/A" if row % share == 7 % share else str(row) for row in range(900)]
+    number = ["N/A" if row % period == 7 % period else str(row) for row in range(900)]
     lines = [f"{number[row]},word{row},{'a' if row % 9 else row}\n" for row in range(900)]
     (tmp_path / "in.csv").write_text("n,b,mixed\n" + "".join(lines))
     (path,) = input_files(tmp_path / "in.csv")
 
-    def planned(options: CsvOptions) -> Any:
+    def plan(options: CsvOptions) -> Any:
         return csv_source._plan_with_ranges((path,), options, PlanOptions(threads=2), range_bytes)
 
-    notes = [in_flags(note) for note in planned(CsvOptions()).notes]
-    first = 2 + 7 % share
-    (said,) = [note for note in notes if "is text because" in note]
-    assert said == (
-        f"column 'n' is text because of 'N/A' and {900 // share - 1} more of it (in.csv, line {first}); without them "
+    notes = [in_flags(note) for note in plan(CsvOptions()).notes]
+    first = 2 + 7 % period
+    (message,) = [note for note in notes if "is text because" in note]
+    assert message == (
+        f"column 'n' is text because of 'N/A' and {900 // period - 1} more of it (in.csv, line {first}); without them "
         "int64: --null '' --null NA --null N/A reads it as a null, in every column"
     )
-    told = re.findall(r"--null (\S+)", said)
-    source = planned(CsvOptions(null_tokens=tuple(token.strip("'") for token in told)))
+    tokens = re.findall(r"--null (\S+)", message)
+    source = plan(CsvOptions(null_tokens=tuple(token.strip("'") for token in tokens)))
     rows, rejects = read_all(source)
     assert (source.schema["n"].dtype, len(rows), rejects) == ("int64", 900, [])
     assert [row["n"] for row in values(rows)] == [
-        None if row % share == 7 % share else row for row in range(900)
+        None if row % period == 7 % period else row for row in range(900)
     ]
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
 def test_several_null_words_are_noted(tmp_path: Path, range_bytes: int) -> None:
 
-    def planned(column: list[str], **options: Any) -> Any:
+    def plan(column: list[str], **options: Any) -> Any:
         (tmp_path / "in.csv").write_text(
             "n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column))
         )
@@ -434,21 +441,21 @@ def test_several_null_words_are_noted(tmp_path: Path, range_bytes: int) -> None:
 
     words = {7: "N/A", **dict.fromkeys(range(9, 900, 9), "-"), 450: "?"}
     column = [words.get(row, str(row)) for row in range(900)]
-    (said,) = [note for note in map(in_flags, planned(column).notes) if "is text because" in note]
-    assert said == (
+    (message,) = [note for note in map(in_flags, plan(column).notes) if "is text because" in note]
+    assert message == (
         "column 'n' is text because of 'N/A', '-', '?', 100 values (in.csv, line 9); without them int64: "
         "--null '' --null NA --null N/A --null - --null '?' reads them as a null, in every column"
     )
-    rows, rejects = read_all(planned(column, null_tokens=("", "NA", "N/A", "-", "?")))
+    rows, rejects = read_all(plan(column, null_tokens=("", "NA", "N/A", "-", "?")))
     assert (len(rows), rejects) == (900, [])
     assert sum(row["n"] is None for row in values(rows)) == 100
-    words = {row: f"w{row}" for row in (5, 500, 800)}  # typos, perhaps
+    words = {row: f"w{row}" for row in (5, 500, 800)}  # these may be typos
     column = [words.get(row, str(row)) for row in range(900)]
-    (said,) = [note for note in map(in_flags, planned(column).notes) if "is text because" in note]
-    assert "'w5', 'w500', 'w800', 3 values" in said
-    assert said.endswith("--dtype n=int64 --max-rejects 3 rejects them")
-    many = [f"w{row % 5}" if row % 8 == 0 else str(row) for row in range(900)]
-    assert not any("is text because" in note for note in planned(many).notes)
+    (message,) = [note for note in map(in_flags, plan(column).notes) if "is text because" in note]
+    assert "'w5', 'w500', 'w800', 3 values" in message
+    assert message.endswith("--dtype n=int64 --max-rejects 3 rejects them")
+    varied = [f"w{row % 5}" if row % 8 == 0 else str(row) for row in range(900)]
+    assert not any("is text because" in note for note in plan(varied).notes)
 
 
 def test_temporary_and_hidden_files_are_noted(tmp_path: Path) -> None:
@@ -459,8 +466,8 @@ def test_temporary_and_hidden_files_are_noted(tmp_path: Path) -> None:
     assert "ignored 1 hidden: .hidden" in notes
 
 
-# The first record of each log: an Event with a time and this version.
-EVENT_LOG = tfrecord_bytes(
+# The first record of a log is an Event with a time and this version.
+EVENT_LOG = framed(
     [b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2", b"\x09" + bytes(8) + b"\x10\x01"]
 )
 EVENT_LOG_NAME = "events.out.tfevents.1700000000.host.12.0.v2"
@@ -551,12 +558,13 @@ def test_inspect_of_a_folder_skips_a_file_that_is_not_tfrecord(tmp_path: Path) -
 def test_file_with_records_of_another_kind_is_named(tmp_path: Path) -> None:
     records = [recordmill.example({"x": number, "y": 0.5}) for number in range(9)]
     write_tfrecord(tmp_path / "a.tfrecord", *records)
-    other = b"\n\x04\x10\x05\x18\x01"  # a message whose first field is no map of features
-    write_tfrecord(tmp_path / "stats.tfrecord", other)
+    # The first field of this message is not a map of features.
+    message_bytes = b"\n\x04\x10\x05\x18\x01"
+    write_tfrecord(tmp_path / "stats.tfrecord", message_bytes)
     for call in (recordmill.inspect, lambda path: recordmill.open(path).to_table()):
-        with pytest.raises(DataError) as refused:
+        with pytest.raises(DataError) as error:
             call(tmp_path)
-        message = str(refused.value)
+        message = str(error.value)
         assert "stats.tfrecord: record 0, byte 0: has none of the features of the other" in message
         assert "Name the files to read, without this one" in message
 

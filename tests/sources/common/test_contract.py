@@ -1,4 +1,7 @@
-"""A plan is small, is passed on without copies, and notices files that change after it."""
+"""A plan is small and detects files that change after it.
+
+It is passed on within a process without copies.
+"""
 
 import os
 import pickle
@@ -22,13 +25,13 @@ from recordmill.storage.listing import list_inputs
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """In place, as `rsync --inplace -t` does it."""
-    before = path.stat()
-    assert len(data) == before.st_size
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # a clock of some milliseconds
+    """Rewrites a file in place, as `rsync --inplace -t` does."""
+    original = path.stat()
+    assert len(data) == original.st_size
+    while path.stat().st_ctime_ns == original.st_ctime_ns:  # a clock tick takes some milliseconds
         with open(path, "r+b") as file:
             file.write(data)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.utime(path, ns=(original.st_atime_ns, original.st_mtime_ns))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "images", "parquet"])
@@ -41,7 +44,7 @@ def test_file_rewritten_after_the_plan_is_an_error(tmp_path: Path, kind: str) ->
         _ = [chunk for unit in source.units for chunk in source.read(unit)]
     assert [
         chunk for unit in source.units for chunk in plan(kind, path).read(unit)
-    ]  # the remedy: build again
+    ]  # the remedy is another build
 
 
 def test_plan_for_other_hosts_holds_no_ctimes(tmp_path: Path) -> None:
@@ -54,12 +57,12 @@ def test_plan_for_other_hosts_holds_no_ctimes(tmp_path: Path) -> None:
     assert isinstance(files, FileTable)
 
 
-# Inputs of many small files
+# Inputs with many small files
 FILES = 3 * BATCH_FILES + 10
 
 
 @pytest.fixture(params=["documents", "images"])
-def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+def many_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     data, end = (
         (b"a few words\n", "txt") if request.param == "documents" else (encode_image("PNG"), "png")
     )
@@ -70,23 +73,23 @@ def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return request.param, tmp_path / "data"
 
 
-def test_chunk_of_small_files_holds_few_files(many: tuple[str, Path]) -> None:
-    source = plan(*many)
+def test_chunk_of_small_files_holds_few_files(many_files: tuple[str, Path]) -> None:
+    source = plan(*many_files)
     rows = [chunk.rows for unit in source.units for chunk in source.read(unit)]
     assert sum(rows) == FILES
     assert max(rows) <= BATCH_FILES
 
 
-def test_plan_holds_less_than_512_bytes_per_file(many: tuple[str, Path]) -> None:
-    plan(*many)
+def test_plan_holds_less_than_512_bytes_per_file(many_files: tuple[str, Path]) -> None:
+    plan(*many_files)
     tracemalloc.start(1)
     try:
-        source = plan(*many)
-        held, _ = tracemalloc.get_traced_memory()
+        source = plan(*many_files)
+        size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(source.files) == FILES
-    assert held < 512 * FILES + (128 << 10)
+    assert size < 512 * FILES + (128 << 10)
 
 
 def test_plan_is_passed_within_a_process_without_pickling(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_plan_is_passed_within_a_process_without_pickling(tmp_path: Path) -> Non
     plan = BuildPlan(
         str(tmp_path), 0, source.schema, ("train",), KeyBuckets.for_shards(1, 2**64, 1), source
     )
-    sent = pickle.dumps(LocalValue.of(plan))
-    assert pickle.loads(sent).load() is plan
-    assert len(sent) < 500
+    data = pickle.dumps(LocalValue.of(plan))
+    assert pickle.loads(data).load() is plan
+    assert len(data) < 500
     assert list(tmp_path.iterdir()) == []

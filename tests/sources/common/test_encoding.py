@@ -1,4 +1,7 @@
-"""The encoding of a text is detected, and a wrong one is answered with those that decode it."""
+"""The encoding of a text is detected.
+
+If it is wrong, the error lists encodings that decode the text.
+"""
 
 import bz2
 import gzip
@@ -65,19 +68,21 @@ def test_byte_order_marks_and_compressions_are_detected(
 def test_utf16_without_a_byte_order_mark_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(CONTENT[kind].encode("utf-16-le"))
-    said = "has no byte order mark, which utf-16 needs; declare --encoding utf-16-le or utf-16-be"
+    message = (
+        "has no byte order mark, which utf-16 needs; declare --encoding utf-16-le or utf-16-be"
+    )
     if kind == "documents":
         rows, rejects = read_all(plan(kind, path, "utf-16"))
         assert not rows
-        assert [in_flags(reject.message) for reject in rejects] == [said]
+        assert [in_flags(reject.message) for reject in rejects] == [message]
         return
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         plan(kind, path, "utf-16")
 
 
 @pytest.mark.parametrize("options", [CsvOptions, JsonlOptions, TextOptions])
 @pytest.mark.parametrize(
-    ("encoding", "said"),
+    ("encoding", "message"),
     [
         ("klingon", "is unknown; for example utf-8"),
         ("a\0b", "is unknown; for example utf-8"),
@@ -88,9 +93,9 @@ def test_utf16_without_a_byte_order_mark_is_refused(kind: str, tmp_path: Path) -
     ],
 )
 def test_unknown_encoding_is_refused(
-    options: Callable[..., object], encoding: str, said: str
+    options: Callable[..., object], encoding: str, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         options(encoding=encoding)
 
 
@@ -121,19 +126,19 @@ def test_suggested_encodings_decode_the_complete_text(
     path = tmp_path / "in.txt"
     path.write_bytes(content.encode(encoding))
     _, rejects = read_all(plan(kind, path))
-    (said,) = {
+    (answer,) = {
         in_flags(reject.message).partition("declare the file's --encoding: ")[2]
         for reject in rejects
     }
-    names, _, rest = said.partition(" decode")
-    assert rest in (" all of it", "s all of it")
-    named = names.replace(" and ", ", ").split(", ")
-    assert encoding in named
-    assert ("latin-1" in named) == (encoding == "latin-1")
-    for name in named:
-        rows, none = read_all(plan(kind, path, name))
+    names, _, suffix = answer.partition(" decode")
+    assert suffix in (" all of it", "s all of it")
+    encodings = names.replace(" and ", ", ").split(", ")
+    assert encoding in encodings
+    assert ("latin-1" in encodings) == (encoding == "latin-1")
+    for name in encodings:
+        rows, no_rejects = read_all(plan(kind, path, name))
         assert rows
-        assert not none
+        assert not no_rejects
         texts = [text for row in values(rows) for text in row.values() if isinstance(text, str)]
         assert (name == encoding) <= any(first in text for text in texts)
 
@@ -152,7 +157,7 @@ def test_suggested_encodings_decode_the_complete_text(
 def test_single_byte_encodings_are_suggested_for_single_byte_letters(
     kind: str, encoding: str, text: str, tmp_path: Path
 ) -> None:
-    """cp932 and others decode them, to nonsense: these are not the only answer."""
+    """Encodings such as cp932 decode them to nonsense, so others are suggested, too."""
     content = CONTENT[kind].replace("größer", text).replace("東京", text)
     content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
     path = tmp_path / "in.txt"

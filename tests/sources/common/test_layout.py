@@ -1,4 +1,7 @@
-"""Folder and file names determine splits, classes and partitions, or are refused if ambiguous."""
+"""Folder and file names determine splits, classes and partitions.
+
+Ambiguous names are refused.
+"""
 
 import functools
 from dataclasses import replace
@@ -23,21 +26,26 @@ from recordmill.storage.files import Stat
 from recordmill.storage.listing import InputRoot
 
 
-def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> FolderLayout:
-    """The layout of files with these names, blank-separated, below INPUT folders of those names."""
+def make_layout(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> FolderLayout:
+    """Returns the layout of files with these names.
+
+    Args:
+        names: File names separated by blanks, or (input number, file name) of each file.
+        roots: The folders of the inputs.
+    """
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
-    found = read_layout(
+    layout = read_layout(
         files,
         [InputRoot(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)],
         **options,
     )
-    splits, classes = (tuple(column.to_pylist()) for column in (found.splits, found.classes))
-    return replace(found, splits=splits, classes=classes)
+    splits, classes = (tuple(column.to_pylist()) for column in (layout.splits, layout.classes))
+    return replace(layout, splits=splits, classes=classes)
 
 
 @pytest.mark.parametrize(
-    ("regex", "classes", "said"),
+    ("regex", "classes", "message"),
     [
         (r"class_(\d+)_", ("3", None, "10"), ""),
         (r"(a|b)/(?P<label>[^_]+)_", ("class", None, "class"), ""),
@@ -55,16 +63,16 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
     ],
 )
 def test_class_regex_finds_classes_in_names(
-    regex: str, classes: tuple[str | None, ...], said: str
+    regex: str, classes: tuple[str | None, ...], message: str
 ) -> None:
     names = "a/class_3_1.png a/none.png b/class_10_1.png"
-    if said:
-        with pytest.raises(UsageError) as caught:
-            lay(names, class_from=resolve_class_rule("auto", regex))
-        assert in_flags(caught.value) == said
+    if message:
+        with pytest.raises(UsageError) as error:
+            make_layout(names, class_from=resolve_class_rule("auto", regex))
+        assert in_flags(error.value) == message
         return
-    found = lay(names, class_from=resolve_class_rule("auto", regex))
-    assert (found.classes, found.class_names) == (classes, tuple(sorted({*classes} - {None})))
+    layout = make_layout(names, class_from=resolve_class_rule("auto", regex))
+    assert (layout.classes, layout.class_names) == (classes, tuple(sorted({*classes} - {None})))
 
 
 @pytest.mark.parametrize("kind", ["images", "text"])
@@ -98,13 +106,13 @@ def test_files_without_a_match_of_the_class_regex_are_handled_by_missing(
             "test test",
             "cat dog",
             {},
-        ),  # the outermost one says it
+        ),  # the outermost folder decides
         (
             "dev-tools/test/1 dev-tools/train/2",
             "test train",
             "- -",
             {},
-        ),  # a whole name counts before a word in a name
+        ),  # complete names have priority over words in names
         (
             "photos/all/dogs/terrier/1 photos/all/dogs/husky/1 photos/all/cats/1",
             "- - -",
@@ -137,14 +145,15 @@ def test_files_without_a_match_of_the_class_regex_are_handled_by_missing(
 def test_splits_and_classes_follow_from_names(
     names: str, splits: str, classes: str, options: dict[str, Any]
 ) -> None:
-    found = lay(names, **options)
-    told = [
-        ["-" if one is None else one for one in column] for column in (found.splits, found.classes)
+    layout = make_layout(names, **options)
+    columns = [
+        ["-" if value is None else value for value in column]
+        for column in (layout.splits, layout.classes)
     ]
-    assert told == [splits.split(), classes.split()]
-    assert found.class_names == tuple(
-        sorted({*found.classes} - {None})
-    )  # readers rely on the order of their bytes
+    assert columns == [splits.split(), classes.split()]
+    assert layout.class_names == tuple(
+        sorted({*layout.classes} - {None})
+    )  # readers rely on the order of the bytes
 
 
 @pytest.mark.parametrize(
@@ -162,48 +171,49 @@ def test_splits_and_classes_follow_from_names(
     ],
 )
 def test_layout_of_names_is_noted(names: str, note: str) -> None:
-    assert lay(names).notes == (note,)
+    assert make_layout(names).notes == (note,)
 
 
 def test_names_of_several_inputs_are_classes_or_splits() -> None:
     pairs = [(0, "1.jpg"), (1, "1.jpg"), (1, "2.jpg")]
-    assert lay(pairs, "cat", "dog").classes == ("cat", "dog", "dog")
-    assert lay(pairs, "cat", "dog").splits == (None, None, None)
-    split = lay([(0, "cat/1.jpg"), (1, "dog/1.jpg")], "train", "test")
+    assert make_layout(pairs, "cat", "dog").classes == ("cat", "dog", "dog")
+    assert make_layout(pairs, "cat", "dog").splits == (None, None, None)
+    split = make_layout([(0, "cat/1.jpg"), (1, "dog/1.jpg")], "train", "test")
     assert (split.splits, split.classes) == (("train", "test"), ("cat", "dog"))
-    assert lay(pairs, "train", "test").class_names == ()
-    assert lay(pairs, "train", "extra").splits == (None, None, None)
+    assert make_layout(pairs, "train", "test").class_names == ()
+    assert make_layout(pairs, "train", "extra").splits == (None, None, None)
 
 
 @pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
 def test_split_folders_beside_other_files_are_refused(names: str) -> None:
-    """Either reading could mix test data into training, silently."""
+    """Any choice could mix test data into the training data without notice."""
     with pytest.raises(
         UsageError,
         match=r"folders name splits \(.*train\), but 1 file\(s\) are outside them, such as .*--split-from none",
     ):
-        lay(names)
-    assert set(lay(names, split_from="none").splits) == {None}
+        make_layout(names)
+    assert set(make_layout(names, split_from="none").splits) == {None}
 
 
 def test_split_from_that_names_do_not_support_is_refused() -> None:
     with pytest.raises(UsageError, match="no folder names a split"):
-        lay("a/1.jpg", split_from="folders")
+        make_layout("a/1.jpg", split_from="folders")
     with pytest.raises(UsageError, match=r"b\.jpg: the name of this file contains no split"):
-        lay("train.jpg b.jpg", split_from="names")
+        make_layout("train.jpg b.jpg", split_from="names")
 
 
 def test_single_split_word_in_all_names_is_not_a_split() -> None:
-    alone = lay("x_test_100.csv")
-    assert alone.splits == (None,)
+    layout = make_layout("x_test_100.csv")
+    assert layout.splits == (None,)
     assert (
-        "all file names contain 'test'. With only one split the names are ignored" in alone.notes[0]
+        "all file names contain 'test'. With only one split the names are ignored"
+        in layout.notes[0]
     )
-    assert "--split-from names" in in_flags(alone.notes[0])
+    assert "--split-from names" in in_flags(layout.notes[0])
 
 
 def test_layout_of_no_files_is_empty() -> None:
-    assert lay([]) == FolderLayout((), ())
+    assert make_layout([]) == FolderLayout((), ())
 
 
 def test_hive_partition_folders_are_parsed() -> None:
@@ -213,8 +223,8 @@ def test_hive_partition_folders_are_parsed() -> None:
         "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
     )
     files = FileTable.from_files(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
-    found = {name: column.to_pylist() for name, column in read_partitions(files).items()}
-    assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
+    partitions = {name: column.to_pylist() for name, column in read_partitions(files).items()}
+    assert partitions == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
     assert note_unused_partitions(files, ["dt"]) == (
         "folders named country=... do not become columns",
     )

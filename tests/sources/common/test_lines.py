@@ -19,19 +19,21 @@ def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
     st.integers(1, 35),
 )
 def test_blocks_are_aligned_to_lines(
-    lines: list[bytes], final: bool, block: int, most: int
+    lines: list[bytes], has_final_newline: bool, block_bytes: int, max_line_bytes: int
 ) -> None:
-    data = b"\n".join(lines) + (b"\n" if final else b"")
-    pieces = [array(data[at : at + block]) for at in range(0, len(data), block)]
-    found: list[bytes | int] = []
-    for piece in align_to_lines(pieces, most):
+    data = b"\n".join(lines) + (b"\n" if has_final_newline else b"")
+    pieces = [
+        array(data[begin : begin + block_bytes]) for begin in range(0, len(data), block_bytes)
+    ]
+    result: list[bytes | int] = []
+    for piece in align_to_lines(pieces, max_line_bytes):
         if piece.skipped_line_bytes:
             assert len(piece.data) == 0
-            found.append(piece.skipped_line_bytes)
+            result.append(piece.skipped_line_bytes)
         else:
             text = piece.data.tobytes()
-            found += text.removesuffix(b"\n").split(b"\n")
+            result += text.removesuffix(b"\n").split(b"\n")
     expected = data.split(b"\n")
     if not expected[-1]:
         expected.pop()
-    assert found == [len(line) if len(line) > most else line for line in expected]
+    assert result == [len(line) if len(line) > max_line_bytes else line for line in expected]

@@ -1,5 +1,6 @@
-"""Records that a plan keeps are those that reading them again gives, also if the last record
-changes everything.
+"""Records that a plan keeps equal the records of a second read.
+
+This holds even if the last record changes the schema.
 """
 
 import itertools
@@ -36,72 +37,84 @@ from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.sources.values import labels
 from recordmill.storage.arrow_files import BatchWriter
 
-# (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly
-# any, some only
-ROOMS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
-Room = tuple[int, bool]
-Plan = Callable[[Room], Any]  # by how much may be kept
+# (bytes that may be kept in memory, whether files may be used for more): everything, some in memory
+# and the rest in files, nearly everything in files, only some
+CACHE_LIMITS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
+CacheLimit = tuple[int, bool]
+Plan = Callable[[CacheLimit], Any]  # creates a plan within a limit
 
 
-def told(source: Any) -> list[Any]:
-    """All that a source says and gives, records as text, since NaN is not itself."""
-    found: list[Any] = [source.schema, source.units, source.notes, source.plan_rejects]
+def read_everything(source: Any) -> list[Any]:
+    """Returns the properties and records of a source.
+
+    Records are strings, because NaN does not equal itself.
+    """
+    items: list[Any] = [source.schema, source.units, source.notes, source.plan_rejects]
     for unit in source.units:
         for chunk in source.read(unit):
             check_chunk(chunk, source)
             rows = chunk.records.to_pylist()
-            found += zip(
+            items += zip(
                 chunk.file_ids.tolist(), chunk.positions.tolist(), map(repr, rows), strict=True
             )
-            found += chunk.rejects
-    return found
+            items += chunk.rejects
+    return items
 
 
-def sorted_out(found: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """(what the plan says, records, rejects): chunks may be cut elsewhere."""
-    rest = found[5:]
+def group_items(items: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Groups the items of `read_everything`.
+
+    Chunks may be divided differently, so rejects may be at another place.
+
+    Returns:
+        (properties of the plan, records, rejects).
+    """
+    contents = items[5:]
     return (
-        found[:5],
-        [one for one in rest if isinstance(one, tuple)],
-        [one for one in rest if not isinstance(one, tuple)],
+        items[:5],
+        [item for item in contents if isinstance(item, tuple)],
+        [item for item in contents if not isinstance(item, tuple)],
     )
 
 
-def planned(plan: Plan, room: Room) -> Any:
-    """The plan, or the error that it ends in."""
+def plan_or_fail(plan: Plan, limit: CacheLimit) -> Any:
+    """Returns the plan, or its error."""
     try:
-        return plan(room)
+        return plan(limit)
     except RecordmillError as error:
         return error
 
 
-def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
-    """That a plan that keeps and one that doesn't say and give the same, or fail alike; the first,
-    once more unread.
+def check_same(plan: Plan, limit: CacheLimit = CACHE_LIMITS[0]) -> Any:
+    """Checks that plans with and without a cache are equal, or fail alike.
+
+    Returns:
+        An unread plan with a cache, or None if both fail.
     """
-    without, kept = planned(plan, (0, False)), planned(plan, room)
-    if isinstance(without, RecordmillError):
-        assert (type(kept), str(kept)) == (type(without), str(without))
+    uncached, cached = plan_or_fail(plan, (0, False)), plan_or_fail(plan, limit)
+    if isinstance(uncached, RecordmillError):
+        assert (type(cached), str(cached)) == (type(uncached), str(uncached))
         return None
-    again = pickle.loads(pickle.dumps(kept))
-    assert again.cache.take((0, 0)) is None
-    expected = sorted_out(told(without))
-    assert sorted_out(told(kept)) == expected
-    assert sorted_out(told(kept)) == expected  # what was given is read again from the file
-    assert sorted_out(told(again)) == expected
-    if kept.cache.folder:
-        assert not os.listdir(kept.cache.folder), "what was read is no file any more"
-    return plan(room)
+    unpickled = pickle.loads(pickle.dumps(cached))
+    assert unpickled.cache.take((0, 0)) is None
+    expected = group_items(read_everything(uncached))
+    assert group_items(read_everything(cached)) == expected
+    # the file is read again, because the cache is empty now
+    assert group_items(read_everything(cached)) == expected
+    assert group_items(read_everything(unpickled)) == expected
+    if cached.cache.folder:
+        assert not os.listdir(cached.cache.folder), "what was read is no file any more"
+    return plan(limit)
 
 
-def where(kept: ScanCache) -> set[str]:
-    """In what something is kept."""
-    found = {"a file" if one.path else "memory" for one in kept._records.values()}
-    mixed = any(
-        one.path and any(piece.batch is not None for piece in one.batches)
-        for one in kept._records.values()
+def find_places(cache: ScanCache) -> set[str]:
+    """Returns the places of the cached records."""
+    places = {"a file" if records.path else "memory" for records in cache._records.values()}
+    is_mixed = any(
+        records.path and any(piece.batch is not None for piece in records.batches)
+        for records in cache._records.values()
     )
-    return found | ({"both"} if mixed else set())
+    return places | ({"both"} if is_mixed else set())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -116,8 +129,8 @@ COLUMNS: dict[str, Callable[[int], str]] = {
     "label": lambda row: "abc"[row % 3],
     "empty": lambda row: "",
 }
-# what the last row may be instead: (column, text), or a row of its own
-LATE = [
+# Replacements of the last row: (column, text) of a value, or a complete row
+LAST_ROWS = [
     None,
     *(
         ("whole", text)
@@ -145,13 +158,13 @@ common_options = st.fixed_dictionaries(
 )
 
 
-def csv_text(rows: range, names: list[str], late: Any) -> bytes:
+def csv_text(rows: range, names: list[str], last_row: Any) -> bytes:
     lines = [[COLUMNS[name](row) for name in names] for row in rows]
-    if isinstance(late, tuple):
-        if late[0] in names:
-            lines[-1][names.index(late[0])] = late[1]
-    elif late is not None:
-        lines.append([late])
+    if isinstance(last_row, tuple):
+        if last_row[0] in names:
+            lines[-1][names.index(last_row[0])] = last_row[1]
+    elif last_row is not None:
+        lines.append([last_row])
     return "".join(",".join(line) + "\n" for line in [names, *lines]).encode(
         "utf-8", "surrogateescape"
     )
@@ -159,7 +172,10 @@ def csv_text(rows: range, names: list[str], late: Any) -> bytes:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece is a few rows, so that a range has several, and is worth a file."""
+    """Makes pieces so small that a range has several.
+
+    Also stores small pieces in files.
+    """
     monkeypatch.setattr(scan_cache, "_MIN_FILE_BYTES", 0)
     monkeypatch.setattr(scan_cache, "_BATCH_MEMORY_BYTES", 16)
     monkeypatch.setattr(ranges, "_MAX_FIELDS", 24)
@@ -178,23 +194,23 @@ def test_range_is_kept_in_memory_or_a_file_or_dropped(
     spool.mkdir()
     monkeypatch.setattr(
         scan_cache, "_MIN_FILE_BYTES", 260
-    )  # more than the first rows take, whose numbers are short
+    )  # more than the first rows need, because their numbers are short
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
-    def plan(room: Room) -> Any:
-        common = PlanOptions(parsed_cache_bytes=room[0], parsed_cache_folder=str(spool) * room[1])
+    def plan(limit: CacheLimit) -> Any:
+        common = PlanOptions(parsed_cache_bytes=limit[0], parsed_cache_folder=str(spool) * limit[1])
         return csv_source.plan_csv(input_files(path), CsvOptions(header=True), common)
 
     path.write_bytes(rows)
     source = check_same(plan, (8_000, True))
-    assert where(source.cache) == {"a file", "both"}
+    assert find_places(source.cache) == {"a file", "both"}
     assert len(os.listdir(spool)) == 1
     path.write_bytes(
         rows + b"late,x\n"
-    )  # the whole column is text, and what was parsed as numbers is forgotten
+    )  # the column becomes text, so the numbers in the cache are dropped
     for file in spool.iterdir():
         file.unlink()
-    assert where(check_same(plan, (8_000, True)).cache) == set()
+    assert find_places(check_same(plan, (8_000, True)).cache) == set()
     assert not os.listdir(spool)
 
 
@@ -227,7 +243,7 @@ FIELDS: dict[str, Callable[[int], Any]] = {
     "inner": lambda row: {"a": row, "b": [f"{row}"]},
     "some": lambda row: row if row % 3 else None,
 }
-LATE_VALUES: list[Any] = [
+LAST_VALUES: list[Any] = [
     None,
     "x",
     1.5,
@@ -242,7 +258,7 @@ LATE_VALUES: list[Any] = [
     {},
     {"a": 1},
 ]
-LATE_VALUES += [
+LAST_VALUES += [
     {"c": "new"},
     {"a": "x"},
     "2024-01-01T10:00:00.5",
@@ -251,22 +267,22 @@ LATE_VALUES += [
     "",
     "a\n",
 ]
-late_values = st.one_of(
+last_values = st.one_of(
     st.none(),
-    st.tuples(st.sampled_from([*FIELDS, "new"]), st.sampled_from(LATE_VALUES)),
+    st.tuples(st.sampled_from([*FIELDS, "new"]), st.sampled_from(LAST_VALUES)),
     st.sampled_from(
         ["{", "[1]", "", '{"whole": 1, "whole": 2}', '{"text": "\udcff"}', "{}", '{"new": [[1]]}']
     ),
 )
 
 
-def json_text(rows: range, names: list[str], late: Any) -> bytes:
+def json_text(rows: range, names: list[str], last_row: Any) -> bytes:
     records = [{name: FIELDS[name](row) for name in names} for row in rows]
-    if isinstance(late, tuple):
-        records[-1][late[0]] = late[1]
+    if isinstance(last_row, tuple):
+        records[-1][last_row[0]] = last_row[1]
     lines = [json.dumps(record, ensure_ascii=False) for record in records]
     return "".join(
-        line + "\n" for line in [*lines, *([late] if isinstance(late, str) else [])]
+        line + "\n" for line in [*lines, *([last_row] if isinstance(last_row, str) else [])]
     ).encode("utf-8", "surrogateescape")
 
 
@@ -274,42 +290,44 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_late_values_change_kept_records_like_read_ones(kind: str, examples: int) -> None:
-    made: dict[str, tuple[Any, Any, Any]] = {
-        "csv": (COLUMNS, st.sampled_from(LATE), csv_text),
-        "jsonl": (FIELDS, late_values, json_text),
+    inputs: dict[str, tuple[Any, Any, Any]] = {
+        "csv": (COLUMNS, st.sampled_from(LAST_ROWS), csv_text),
+        "jsonl": (FIELDS, last_values, json_text),
     }
-    columns, lates, text = made[kind]
-    found = set[str]()
+    columns, last_rows, make_text = inputs[kind]
+    places = set[str]()
 
     @settings(max_examples=examples, deadline=None)
     @given(
         st.lists(st.sampled_from(sorted(columns)), min_size=1, unique=True),
         st.lists(st.integers(1, 40), min_size=1, max_size=3),
-        lates,
+        last_rows,
         st.sampled_from([200, 1000, 1 << 20]),
         common_options,
         st.integers(1, 3),
-        st.sampled_from(ROOMS),
+        st.sampled_from(CACHE_LIMITS),
     )
     def check(
         names: list[str],
         sizes: list[int],
-        late: Any,
+        last_row: Any,
         range_bytes: int,
         options: Any,
         threads: int,
-        room: Room,
+        limit: CacheLimit,
     ) -> None:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
             paths = [Path(folder, f"{number}.{kind}") for number in range(len(sizes))]
             for path, size in zip(paths, sizes, strict=True):
-                path.write_bytes(text(range(size), names, late if path is paths[-1] else None))
+                path.write_bytes(
+                    make_text(range(size), names, last_row if path is paths[-1] else None)
+                )
 
-            def plan(room: Room) -> Any:
+            def plan(limit: CacheLimit) -> Any:
                 common = PlanOptions(
                     threads=threads,
-                    parsed_cache_bytes=room[0],
-                    parsed_cache_folder=spool * room[1],
+                    parsed_cache_bytes=limit[0],
+                    parsed_cache_folder=spool * limit[1],
                     **options,
                 )
                 if kind == "csv":
@@ -318,30 +336,31 @@ def test_late_values_change_kept_records_like_read_ones(kind: str, examples: int
                     )
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
 
-            source = check_same(plan, room)
+            source = check_same(plan, limit)
             if source is not None:
-                found.update(where(source.cache))
+                places.update(find_places(source.cache))
 
     check()
-    assert found, "nothing was kept, so nothing was compared"
+    assert places, "nothing was kept, so nothing was compared"
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-@pytest.mark.parametrize("late", [None, '"c7"', '"new"', "7", "null"])
-@pytest.mark.parametrize("declared", [{}, {"label": "string"}])
+@pytest.mark.parametrize("last_value", [None, '"c7"', '"new"', "7", "null"])
+@pytest.mark.parametrize("dtypes", [{}, {"label": "string"}])
 def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
-    late: str | None,
-    declared: dict[str, str],
+    last_value: str | None,
+    dtypes: dict[str, str],
 ) -> None:
-    """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing
-    new.
+    """The limit is eight classes here.
+
+    The last record may have a ninth class, a number, or no new value.
     """
     monkeypatch.setattr(labels, "MAX_CLASSES", 8)
-    values = [f'"c{row % 8}"' for row in range(120)] + ([late] if late else [])
+    values = [f'"c{row % 8}"' for row in range(120)] + ([last_value] if last_value else [])
     path = tmp_path / f"a.{kind}"
     if kind == "csv":
         path.write_text(
@@ -350,8 +369,8 @@ def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
     else:
         path.write_text("".join(f'{{"label": {value}, "x": 1}}\n' for value in values))
 
-    def plan(room: Room) -> Any:
-        common = PlanOptions(label="label", dtypes=declared, parsed_cache_bytes=room[0])
+    def plan(limit: CacheLimit) -> Any:
+        common = PlanOptions(label="label", dtypes=dtypes, parsed_cache_bytes=limit[0])
         if kind == "csv":
             return csv_source._plan_with_ranges(
                 tuple(input_files(path)), CsvOptions(header=True), common, 200
@@ -359,18 +378,18 @@ def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
         return plan_jsonl(input_files(path), JsonlOptions(), common)
 
     source = check_same(plan)
-    if late == '"new"' or (late == "7" and (kind == "csv" or declared)):
-        assert isinstance(planned(plan, ROOMS[0]), RecordmillError)
+    if last_value == '"new"' or (last_value == "7" and (kind == "csv" or dtypes)):
+        assert isinstance(plan_or_fail(plan, CACHE_LIMITS[0]), RecordmillError)
     elif source is not None:
         assert source.schema["label"].classes == tuple(f"c{number}" for number in range(8))
-        assert where(source.cache) == {"memory"}
+        assert find_places(source.cache) == {"memory"}
 
 
-# What is kept of a range is all of it, as it was parsed, wherever its pieces wait
-LARGE, SMALL = 1 << 16, 20  # rows
+# A range is kept completely and unchanged, in memory and in files
+LARGE, SMALL = 1 << 16, 20  # numbers of rows
 
 
-def a_piece(rows: int, absent: bool = False) -> CachedBatch:
+def make_piece(rows: int, absent: bool = False) -> CachedBatch:
     texts = pa.array([str(rows)] * rows, pa.string())
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
@@ -379,12 +398,12 @@ def a_piece(rows: int, absent: bool = False) -> CachedBatch:
     return CachedBatch.from_ordinals(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 
-def are_same(some: list[CachedBatch], others: list[CachedBatch]) -> bool:
-    return len(some) == len(others) and all(
-        one.batch.equals(other.batch)
-        and one.positions(3).tolist() == other.positions(3).tolist()
-        and (one.rejects, one.num_positions) == (other.rejects, other.num_positions)
-        for one, other in zip(some, others, strict=True)
+def are_same(pieces: list[CachedBatch], other_pieces: list[CachedBatch]) -> bool:
+    return len(pieces) == len(other_pieces) and all(
+        first.batch.equals(second.batch)
+        and first.positions(3).tolist() == second.positions(3).tolist()
+        and (first.rejects, first.num_positions) == (second.rejects, second.num_positions)
+        for first, second in zip(pieces, other_pieces, strict=True)
     )
 
 
@@ -395,7 +414,7 @@ def _files_of_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.booleans())
+pieces = st.builds(make_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.booleans())
 
 
 @given(
@@ -404,45 +423,45 @@ pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.boolea
     st.booleans(),
 )
 def test_scan_cache_keeps_a_range_completely_or_not_at_all(
-    ranges: list[list[CachedBatch]], most_bytes: int, in_files: bool
+    ranges: list[list[CachedBatch]], max_bytes: int, uses_files: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        room: ScanCache = ScanCache(most_bytes, folder if in_files else "")
-        for number, range_ in enumerate(ranges):
-            keeping = ScanCacheWriter(room)
-            for piece in range_:
-                if keeping.is_active:
-                    keeping.add(piece)
-            keeping.store((0, number))
-            assert not keeping.is_active or room.contains((0, number)) == bool(range_)
-        for number, range_ in enumerate(ranges):
-            found = room.take((0, number))
-            assert found is None or are_same(list(found), range_)
-            assert room.take((0, number)) is None
+        cache: ScanCache = ScanCache(max_bytes, folder if uses_files else "")
+        for number, batches in enumerate(ranges):
+            writer = ScanCacheWriter(cache)
+            for piece in batches:
+                if writer.is_active:
+                    writer.add(piece)
+            writer.store((0, number))
+            assert not writer.is_active or cache.contains((0, number)) == bool(batches)
+        for number, batches in enumerate(ranges):
+            result = cache.take((0, number))
+            assert result is None or are_same(list(result), batches)
+            assert cache.take((0, number)) is None
         assert not list(Path(folder).iterdir())
 
 
-@pytest.mark.parametrize("fails_at", [0, 1])
+@pytest.mark.parametrize("failing_call", [0, 1])
 def test_full_disk_drops_a_kept_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int
 ) -> None:
-    room: ScanCache = ScanCache(1 << 20, str(tmp_path))
-    before = room.free_bytes
+    cache: ScanCache = ScanCache(1 << 20, str(tmp_path))
+    free_bytes = cache.free_bytes
     write, calls = BatchWriter.write, itertools.count()
 
-    def full(writer: BatchWriter, batch: pa.RecordBatch) -> None:
-        if next(calls) == fails_at:
+    def fail_once(writer: BatchWriter, batch: pa.RecordBatch) -> None:
+        if next(calls) == failing_call:
             raise OSError(28, "No space left on device")
         return write(writer, batch)
 
-    monkeypatch.setattr(BatchWriter, "write", full)
-    keeping = ScanCacheWriter(room)
-    keeping.add(a_piece(1))
+    monkeypatch.setattr(BatchWriter, "write", fail_once)
+    cache_writer = ScanCacheWriter(cache)
+    cache_writer.add(make_piece(1))
     for _ in range(2):
-        if keeping.is_active:
-            keeping.add(a_piece(LARGE))
-    assert not keeping.is_active
-    keeping.store((0, 0))
-    assert room.take((0, 0)) is None
+        if cache_writer.is_active:
+            cache_writer.add(make_piece(LARGE))
+    assert not cache_writer.is_active
+    cache_writer.store((0, 0))
+    assert cache.take((0, 0)) is None
     assert not list(tmp_path.iterdir())
-    assert room.free_bytes == before
+    assert cache.free_bytes == free_bytes

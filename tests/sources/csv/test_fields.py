@@ -1,5 +1,6 @@
-"""Rows of CSV files equal those of Python's csv module and of a slow oracle, in blocks and
-ranges of any size.
+"""CSV files have the rows of Python's csv module and a slow oracle.
+
+This holds for blocks and ranges of any size.
 """
 
 import csv
@@ -35,7 +36,17 @@ contents = st.lists(pieces, max_size=40).map(b"".join)
 def to_oracle(
     data: np.ndarray, rows: TokenizedRows, first: int, begins: dict[int, int]
 ) -> Iterator[tuple[int, Row]]:
-    """(ordinal, row) of what the tokenizer gives, with the oracle's first bytes for good rows."""
+    """Converts rows of the tokenizer to rows of the oracle.
+
+    Args:
+        data: The tokenized bytes.
+        rows: The result of the tokenizer.
+        first: Number of the first row.
+        begins: First byte of each row, by its number. A good row that is missing begins at -1.
+
+    Yields:
+        (number of the row, row).
+    """
     for ordinal, line, start, width, _, _ in rows.bad_rows.tolist():
         assert (
             width in (native.CsvRowFault.TOO_LONG, native.CsvRowFault.STRAY_QUOTE)
@@ -49,7 +60,9 @@ def to_oracle(
     for row, (ordinal, line, width) in enumerate(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
-        spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
+        spans = [
+            (int(rows.starts[column, row]), int(rows.infos[column, row])) for column in range(width)
+        ]
         fields = tuple(
             data[start : start + (info & native.FIELD_LENGTH_MASK)].tobytes()
             for start, info in spans
@@ -65,9 +78,12 @@ def to_oracle(
         )
 
 
-def without_wide(row: Row, start: bool = True) -> Row:
-    """What the tokenizer says about a row of too many fields: how many they are. start: as well as
-    where it starts.
+def hide_extra_fields(row: Row, start: bool = True) -> Row:
+    """Returns a row as the tokenizer reports it: extra fields are only counted.
+
+    Args:
+        row: A row of the oracle.
+        start: Whether the result keeps the position of the row.
     """
     row = Row(row.start if start else 0, row.line, row.fields, row.quoted, row.stray)
     return (
@@ -77,24 +93,24 @@ def without_wide(row: Row, start: bool = True) -> Row:
     )
 
 
-def tokenized(
-    content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ","
+def tokenize(
+    content: bytes, options: CsvOptions, max_rows: int = 7, delimiter: str = ","
 ) -> list[Row]:
     tokenizer = Tokenizer(
-        options.with_dialect(delimiter), COLUMNS, most_rows, allows_ragged_rows=True
+        options.with_dialect(delimiter), COLUMNS, max_rows, allows_ragged_rows=True
     )
     data = np.frombuffer(bytearray(content), np.uint8)
     expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
-    found: dict[int, Row] = {}
-    at, line, first = 0, 1, 0
-    while at < len(data):
-        rows = tokenizer.read(data, at, len(data), is_final=True, line=line)
-        assert rows.stop > at
-        found.update(to_oracle(data, rows, first, expected))
+    result: dict[int, Row] = {}
+    position, line, first = 0, 1, 0
+    while position < len(data):
+        rows = tokenizer.read(data, position, len(data), is_final=True, line=line)
+        assert rows.stop > position
+        result.update(to_oracle(data, rows, first, expected))
         first += rows.num_rows
-        at, line = rows.stop, rows.stop_line
-    assert sorted(found) == list(range(first))
-    return [found[ordinal] for ordinal in range(first)]
+        position, line = rows.stop, rows.stop_line
+    assert sorted(result) == list(range(first))
+    return [result[ordinal] for ordinal in range(first)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,8 +123,8 @@ def tokenized(
 @example(b'  "a" , b\t\n', CsvOptions(trim=True))
 @example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
 def test_tokenizer_equals_the_oracle(content: bytes, options: CsvOptions) -> None:
-    assert tokenized(content, options) == [
-        without_wide(row) for row in oracle_rows(content, options)
+    assert tokenize(content, options) == [
+        hide_extra_fields(row) for row in oracle_rows(content, options)
     ]
 
 
@@ -127,7 +143,8 @@ def test_tokenizer_equals_the_oracle(content: bytes, options: CsvOptions) -> Non
 def test_oracle_equals_the_csv_module(content: bytes, options: CsvOptions) -> None:
     rows = oracle_rows(content, options)
     if any(row.fields is None for row in rows):
-        return  # a quote that is never closed: Python gives what follows it as one field, recordmill a reject
+        # Python reads an unclosed quote up to the end of the file, and recordmill rejects it
+        return
     reader = csv.reader(
         io.StringIO(content.decode(), newline=""),
         quotechar=options.quote,
@@ -142,7 +159,7 @@ def test_oracle_equals_the_csv_module(content: bytes, options: CsvOptions) -> No
         line = reader.line_num + 1
     if options.escape is None:
         assert [(row.line, row.fields) for row in rows] == expected
-    else:  # Python's reader takes an escaped CR for the end of a line of its input
+    else:  # Python's reader treats an escaped CR as the end of an input line
         assert [row.fields for row in rows] == [fields for _, fields in expected]
 
 
@@ -155,20 +172,20 @@ def test_blocks_of_any_size_give_the_same_rows(
 ) -> None:
     tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, allows_ragged_rows=True)
     blocks = (
-        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
-        for at in range(0, len(content), block_bytes)
+        np.frombuffer(bytearray(content[begin : begin + block_bytes]), np.uint8)
+        for begin in range(0, len(content), block_bytes)
     )
-    found, first = [], 0
+    result, first = [], 0
     for data, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes):
-        found.extend(
-            without_start(row)
+        result.extend(
+            drop_start(row)
             for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
         )
         first += rows.num_rows
-    assert found == [without_start(without_wide(row)) for row in oracle_rows(content, options)]
+    assert result == [drop_start(hide_extra_fields(row)) for row in oracle_rows(content, options)]
 
 
-def without_start(row: Row) -> Row:
+def drop_start(row: Row) -> Row:
     return Row(0, row.line, row.fields, row.quoted, row.stray)
 
 
@@ -191,7 +208,7 @@ def test_many_bad_rows_are_returned_in_several_calls() -> None:
     assert second.lines.tolist() == [count + 1]
 
 
-# Ranges of any size give exactly the rows, positions and lines of a sequential read
+# A file divided into ranges has the rows, positions and lines of a sequential read
 delimiters = st.sampled_from([",", ";", "\t", " "])
 noisy = st.lists(
     pieces | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40
@@ -208,33 +225,33 @@ noisy = st.lists(
 def test_row_ends_equal_those_of_the_tokenizer(
     content: bytes, options: CsvOptions, delimiter: str
 ) -> None:
-    """Ranges are cut by the one and read by the other."""
-    trim = options.trim and delimiter != " "
-    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).with_dialect(
-        delimiter
-    )
+    """`find_row_end` divides a file into ranges, which the tokenizer reads."""
+    is_trimmed = options.trim and delimiter != " "
+    dialect = replace(
+        options, max_line_bytes=1 << 20, lenient_quotes=True, trim=is_trimmed
+    ).with_dialect(delimiter)
     data = np.frombuffer(bytearray(content), np.uint8)
-    tokenizer, at = Tokenizer(dialect, 256, 1, allows_ragged_rows=True), 0
+    tokenizer, position = Tokenizer(dialect, 256, 1, allows_ragged_rows=True), 0
     ends = [0]
-    for final in (False, True):
+    for is_final in (False, True):
         while True:
-            found = find_row_end(data, dialect, at, at + 1, is_final=final)
-            rows = tokenizer.read(data.copy(), at, at + 1, is_final=final)
-            assert (found.stop, found.is_skipping, found.has_too_long_row) == (
+            row_end = find_row_end(data, dialect, position, position + 1, is_final=is_final)
+            rows = tokenizer.read(data.copy(), position, position + 1, is_final=is_final)
+            assert (row_end.stop, row_end.is_skipping, row_end.has_too_long_row) == (
                 rows.stop,
                 rows.is_skipping,
                 len(rows.bad_rows) > 0,
             )
-            if rows.stop == at or rows.is_skipping or len(rows.bad_rows):
+            if rows.stop == position or rows.is_skipping or len(rows.bad_rows):
                 break
-            at = rows.stop
-            ends.append(at)
+            position = rows.stop
+            ends.append(position)
     for limit in range(1, len(data) + 1):
-        found = find_row_end(data, dialect, 0, limit, is_final=True)
+        row_end = find_row_end(data, dialect, 0, limit, is_final=True)
         assert (
-            found.has_too_long_row
-            or found.is_skipping
-            or found.stop == next(end for end in ends if end >= limit)
+            row_end.has_too_long_row
+            or row_end.is_skipping
+            or row_end.stop == next(end for end in ends if end >= limit)
         )
 
 
@@ -247,21 +264,23 @@ def test_row_ends_after_long_blocks_without_quotes_are_right(
     data = np.frombuffer(
         bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8
     )
-    tokenizer, at, starts, skipping = (
+    tokenizer, position, starts, is_skipping = (
         Tokenizer(dialect, 256, 100, allows_ragged_rows=True),
         0,
         [],
         False,
     )
-    read = data.copy()
-    while at < len(data) and (
-        rows := tokenizer.read(read, at, len(data), is_final=True, is_skipping=skipping)
+    tokenizer_data = data.copy()
+    while position < len(data) and (
+        rows := tokenizer.read(
+            tokenizer_data, position, len(data), is_final=True, is_skipping=is_skipping
+        )
     ):
         if len(rows.bad_rows):
-            assert find_row_end(data, dialect, at, len(data), is_final=True).has_too_long_row
+            assert find_row_end(data, dialect, position, len(data), is_final=True).has_too_long_row
             return
-        at, skipping = rows.stop, rows.is_skipping
-        starts.append(at)
+        position, is_skipping = rows.stop, rows.is_skipping
+        starts.append(position)
     for limit in starts:
         assert find_row_end(data, dialect, 0, limit, is_final=True).stop == limit
 
@@ -273,15 +292,15 @@ def test_single_column_lines_are_the_same_in_blocks_of_any_size(
 ) -> None:
     tokenizer = Tokenizer(options.with_dialect(","), 1, 7, allows_ragged_rows=True)
     blocks = (
-        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
-        for at in range(0, len(content), block_bytes)
+        np.frombuffer(bytearray(content[begin : begin + block_bytes]), np.uint8)
+        for begin in range(0, len(content), block_bytes)
     )
-    found = sorted(
+    result = sorted(
         int(line)
         for _, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes)
-        for line in [*rows.lines.tolist(), *(bad[1] for bad in rows.bad_rows.tolist())]
+        for line in [*rows.lines.tolist(), *(bad_row[1] for bad_row in rows.bad_rows.tolist())]
     )
-    assert found == sorted(row.line for row in oracle_rows(content, options, columns=1))
+    assert result == sorted(row.line for row in oracle_rows(content, options, columns=1))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -301,16 +320,16 @@ def test_nulls_of_a_single_column_survive_a_round_trip(tmp_path: Path, newline: 
         ]
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_skipped_blank_lines_are_noted(tmp_path: Path, compressed: bool) -> None:
-    blank = {
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_skipped_blank_lines_are_noted(tmp_path: Path, is_compressed: bool) -> None:
+    contents = {
         "a.csv": b"\n\nx,y\n1,2\n\n3,4\n\n\n",
         "a.jsonl": b'\n{"x": 1}\n  \n{"x": 2}\n\n\n\n',
         "a.txt": b"\n" * 5 + b"a\nb\n",
     }
-    for name, content in blank.items():
-        path = tmp_path / (f"{name}.gz" if compressed else name)
-        path.write_bytes(gzip.compress(content) if compressed else content)
+    for name, content in contents.items():
+        path = tmp_path / (f"{name}.gz" if is_compressed else name)
+        path.write_bytes(gzip.compress(content) if is_compressed else content)
         options = (
             {"header": True}
             if name == "a.csv"
@@ -318,8 +337,8 @@ def test_skipped_blank_lines_are_noted(tmp_path: Path, compressed: bool) -> None
             if name == "a.txt"
             else {}
         )
-        built = recordmill.build(path, tmp_path / f"of-{name}", **options)
-        assert sum(built.records.values()) == 2
-        said = f"blank lines, which are not records (5): {path.name}"
-        assert said in built.notes
-        assert said in built.manifest.statistics["notes"]
+        result = recordmill.build(path, tmp_path / f"of-{name}", **options)
+        assert sum(result.records.values()) == 2
+        note = f"blank lines, which are not records (5): {path.name}"
+        assert note in result.notes
+        assert note in result.manifest.statistics["notes"]

@@ -1,5 +1,6 @@
-"""The beginning of a CSV file determines delimiter, encoding and names, and files that are not
-CSV are refused.
+"""The beginning of a CSV file determines delimiter, encoding and names.
+
+Files that are not CSV are refused.
 """
 
 import gzip
@@ -32,9 +33,11 @@ def test_head_of_a_csv_file_has_names_and_start(tmp_path: Path) -> None:
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").names == ("a", "b")
     assert head(tmp_path, b"a\rb\r").start == 2
     assert head(tmp_path, b"a,b").start == 3
-    long = b",".join(b"column number %d" % index for index in range(20_000))  # longer than a sample
-    assert len(head(tmp_path, long + b"\n1\n").names) == 20_000
-    assert head(tmp_path, long + b"\r\n1\n").start == len(long) + 2
+    header = b",".join(
+        b"column number %d" % index for index in range(20_000)
+    )  # longer than a sample
+    assert len(head(tmp_path, header + b"\n1\n").names) == 20_000
+    assert head(tmp_path, header + b"\r\n1\n").start == len(header) + 2
     assert head(tmp_path, b"# by\r\n# hand\na,b\n", comment="#").names == ("a", "b")
     assert head(tmp_path, b"one\rtwo\r\nthree\na,b\n", skip_lines=3) == CsvHead(
         "none", "utf-8", ",", ("a", "b"), 19, 5
@@ -123,10 +126,10 @@ def test_invalid_csv_option_is_refused(options: dict[str, Any], message: str) ->
         CsvOptions(**options)
 
 
-# Quotes that are text
+# Quotes that are part of the text
 PLAIN = "".join(
     f"{row}\tword{row}\n" for row in range(200)
-)  # beyond the rows that the dialect is told from
+)  # more rows than the sample from which the dialect is detected
 MESSAGES = (
     "id\ttext\n" + PLAIN + '200\t"hi there\n201\tand so\n202\t"oh" he said\n203\t"yes\n204\tno\n'
 )
@@ -184,36 +187,36 @@ def test_quotes_are_judged_the_same_for_any_range_and_threads(tmp_path: Path) ->
         path.write_text(content)
         for range_bytes, threads in ((1 << 20, 1), (256, 1), (97, 2)):
             try:
-                given = (
+                args = (
                     input_files(path),
                     CsvOptions(header=True),
                     PlanOptions(threads=threads),
                     range_bytes,
                 )
-                told: object = csv_source._plan_with_ranges(*given).notes
+                result: object = csv_source._plan_with_ranges(*args).notes
             except DataError as error:
-                told = str(error)
-            expected = told if expected is None else expected
-            assert told == expected
+                result = str(error)
+            expected = result if expected is None else expected
+            assert result == expected
 
 
 def test_text_after_a_needed_quote_is_refused_and_each_remedy_reads_it(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "in.csv"
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError) as error:
         plan(path, NEEDED)
-    assert in_flags(refused.value) == (
+    assert in_flags(error.value) == (
         "in.csv: line 152: a field continues after its closing quote: '\"Others\" includes all'; use --quote none if "
         "quotes are text, or --lenient-quotes to drop these quotes; --quote '\"' rejects it"
     )
-    rejected = plan(path, NEEDED, quote='"')
-    (reject,) = rejects(rejected)
+    source = plan(path, NEEDED, quote='"')
+    (reject,) = rejects(source)
     assert (reject.reason, reject.place) == ("quotes", "line 152, row 150")
     assert "--quote none if quotes are text, or --lenient-quotes to drop these quotes" in in_flags(
         str(reject)
     )
-    assert len(values(rejected)) == 151
+    assert len(values(source)) == 151
     assert values(plan(path, NEEDED, lenient_quotes=True))[150] == ("150", "Others includes all")
     assert values(plan(path, NEEDED, quote=None, header=False))[-2:] == [
         ("150", '"Others" includes all'),
@@ -247,7 +250,7 @@ def test_line_breaks_in_needed_quotes_are_noted(tmp_path: Path) -> None:
 
 
 def test_points_that_may_separate_thousands_are_noted(tmp_path: Path) -> None:
-    rows = "".join(f"town {at};{at + 1}.{at}00\n" for at in range(1, 9))
+    rows = "".join(f"town {number};{number + 1}.{number}00\n" for number in range(1, 9))
     (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}").notes[:1]
     assert (
         "values such as '2.100' are read as 2.1. If the point separates thousands: parse=" in note
@@ -303,7 +306,11 @@ def test_file_truncated_in_a_field_does_not_make_quotes_text(tmp_path: Path) -> 
 
 
 def read_csv(folder: Path, *contents: bytes, **options: Any) -> tuple[CsvSource, list[Any]]:
-    """The plan of files `1.csv`, `2.csv`, ..., and the values of all records."""
+    """Plans and reads files `1.csv`, `2.csv` and so on.
+
+    Returns:
+        (the planned source, the values of all records).
+    """
     paths = [folder / f"{number}.csv" for number in range(1, len(contents) + 1)]
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
@@ -353,10 +360,10 @@ def test_runs_of_blanks_are_refused_and_are_a_delimiter_with_trim(tmp_path: Path
     )
     path = tmp_path / "in.csv"
     path.write_bytes(b"name    size\n" + b"".join(b"n%d   %d\n" % (row, row) for row in range(9)))
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError) as error:
         plan_csv(input_files(path), CsvOptions(), PlanOptions())
     assert ("2 columns, separated by runs of blanks; use --delimiter ' ' and --trim") in in_flags(
-        refused.value
+        error.value
     )
     source, values = read_csv(tmp_path, content, delimiter=" ", trim=True)
     assert source.schema.names == ("name", "size", "of it")
@@ -431,23 +438,26 @@ def test_class_named_like_its_column_does_not_hide_the_header(tmp_path: Path) ->
 
 def test_stray_nul_is_part_of_its_field(tmp_path: Path) -> None:
     rows = [(row, f"t{row}") for row in range(20_000)]
-    for at in (3, 19_999):
-        rows[at] = at, "t\0z"
+    for index in (3, 19_999):
+        rows[index] = index, "t\0z"
         content = "a,b\n" + "".join(f"{number},{text}\n" for number, text in rows)
         _, values = read_csv(tmp_path, content.encode())
-        assert values[at] == (at, "t\0z")
+        assert values[index] == (index, "t\0z")
     for content, message in (
         ("a,b\n1,2\n".encode("utf-16-le"), "needs --encoding utf-16-le"),
         (b"\x00\x01\x02\x03\x04" * 50, "the file is damaged, or it is not text"),
     ):
         (tmp_path / "in.csv").write_bytes(content)
-        with pytest.raises(DataError) as refused:
+        with pytest.raises(DataError) as error:
             read_head(input_files(tmp_path / "in.csv")[0], CsvOptions())
-        assert message in in_flags(refused.value)
+        assert message in in_flags(error.value)
 
 
 def test_later_parts_without_a_header_have_the_columns_of_the_first(tmp_path: Path) -> None:
-    parts = [b"".join(b"%d,t%d\n" % (row, row) for row in range(k, k + 5)) for k in (0, 5, 10)]
+    parts = [
+        b"".join(b"%d,t%d\n" % (row, row) for row in range(begin, begin + 5))
+        for begin in (0, 5, 10)
+    ]
     source, values = read_csv(tmp_path, b"a,b\n" + parts[0], parts[1], b"7,7\n" + parts[2])
     assert source.schema.names == ("a", "b")
     assert sorted(values) == sorted([*((row, f"t{row}") for row in range(15)), (7, "7")])
@@ -455,7 +465,7 @@ def test_later_parts_without_a_header_have_the_columns_of_the_first(tmp_path: Pa
         note.startswith("only the first file has a header") and "2.csv, 3.csv" in note
         for note in source.notes
     )
-    # A part in front of the header, or with other columns, is refused.
+    # A part before the header, or with other columns, is refused.
     for contents in ((parts[1], b"a,b\n" + parts[0]), (b"a,b\n" + parts[0], b"1,2,3\n4,5,6\n")):
         with pytest.raises(DataError, match="looks like data"):
             read_csv(tmp_path, *contents)

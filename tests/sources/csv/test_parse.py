@@ -1,4 +1,4 @@
-"""Fields of CSV become values of the schema, and those that do not fit are rejects."""
+"""Fields of CSV become values of the schema, or rejects."""
 
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,14 @@ def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     )
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
     assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
-    times = read(
+    rejects = read(
         plan(
             write_file(tmp_path / "t.csv", "a\n2020-01-02 03:04:05.1\n"),
             dtypes={"a": "timestamp[s]"},
         )
     )[2]
-    said = "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
-    assert [in_flags(reject.message) for reject in times] == [said]
+    message = "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
+    assert [in_flags(reject.message) for reject in rejects] == [message]
     assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [
         1.0,
         1e39,
@@ -77,7 +77,8 @@ def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.csv", f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())
     (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
     assert "é" * 60 + "...'" in in_flags(reject.message)
-    assert f"--dtype {name}=string" in in_flags(reject.message)  # which is to be copied
+    # the name is complete, because users copy the option
+    assert f"--dtype {name}=string" in in_flags(reject.message)
 
 
 def test_values_that_lose_digits_are_counted_in_a_note(tmp_path: Path) -> None:

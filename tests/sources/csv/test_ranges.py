@@ -20,7 +20,7 @@ contents_of_ranges = st.lists(
 ).map(b"".join)
 
 
-def scanned(
+def scan_ranges(
     path: Path, options: CsvOptions, range_bytes: int, threads: int = 1, names: str = "abc"
 ) -> list[ScannedRowRange]:
     head = CsvHead("none", "utf-8", ",", tuple(names), 0, 1)
@@ -29,7 +29,7 @@ def scanned(
 
 
 def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRowRange]) -> None:
-    """The parts lie one behind the other, each of whole rows."""
+    """Checks that the parts have complete rows and no gaps."""
     rows = oracle_rows(content, options)
     assert sum(part.rows for part in parts) == len(rows)
     assert parts[0].start == 0
@@ -37,8 +37,8 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRowRange
     line = 1
     for index, part in enumerate(parts):
         assert part.stop == (parts[index + 1].start if index + 1 < len(parts) else len(content))
-        mine = [row for row in rows if part.start <= row.start < part.stop]
-        assert part.rows == len(mine)
+        part_rows = [row for row in rows if part.start <= row.start < part.stop]
+        assert part.rows == len(part_rows)
         if part.rows:
             assert line == 1 + physical_lines(content[: part.start])
         line += part.lines
@@ -62,7 +62,7 @@ def test_ranges_divided_anywhere_give_the_same_rows(
         path = Path(folder) / "in.csv"
         path.write_bytes(content)
         for range_bytes in sizes:
-            check_parts(content, options, scanned(path, options, range_bytes))
+            check_parts(content, options, scan_ranges(path, options, range_bytes))
 
 
 def test_ranges_scanned_in_parallel_give_the_same_rows(tmp_path: Path) -> None:
@@ -70,14 +70,17 @@ def test_ranges_scanned_in_parallel_give_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(content)
     options = CsvOptions(max_line_bytes=200)
-    sequential = scanned(path, options, len(content))
+    sequential = scan_ranges(path, options, len(content))
     assert sequential[0].rows == len(oracle_rows(content, options)) == 4501
     for threads in (2, 8):
-        parts = scanned(path, options, 1000, threads)
+        parts = scan_ranges(path, options, 1000, threads)
         check_parts(content, options, parts)
         total = parts[0].column_counts
         for part in parts[1:]:
-            total = tuple(one + other for one, other in zip(total, part.column_counts, strict=True))
+            total = tuple(
+                count + part_count
+                for count, part_count in zip(total, part.column_counts, strict=True)
+            )
         assert total == sequential[0].column_counts
 
 
@@ -100,12 +103,14 @@ def test_single_column_lines_are_the_same_in_ranges_of_any_size(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in.csv"
         path.write_bytes(content)
-        parts = scanned(path, options, range_bytes, names="a")
-        of_two = scanned(path, CsvOptions(), range_bytes, names="ab")
+        parts = scan_ranges(path, options, range_bytes, names="a")
+        two_column_parts = scan_ranges(path, CsvOptions(), range_bytes, names="ab")
     rows = oracle_rows(content, options, columns=1)
     assert [part.rows for part in parts] == [
         sum(part.start <= row.start < part.stop for row in rows) for part in parts
     ]
     assert sum(part.rows for part in parts) == len(rows)
-    one, two = (len(oracle_rows(content, CsvOptions(), columns=columns)) for columns in (1, 2))
-    assert sum(part.blank_lines for part in of_two) == one - two
+    num_single, num_double = (
+        len(oracle_rows(content, CsvOptions(), columns=columns)) for columns in (1, 2)
+    )
+    assert sum(part.blank_lines for part in two_column_parts) == num_single - num_double

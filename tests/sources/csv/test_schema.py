@@ -1,4 +1,4 @@
-"""The columns of all CSV files, or of a given schema, make the schema of the records."""
+"""The columns of all CSV files, or a given schema, determine the schema."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from recordmill.sources.csv.options import CsvOptions
 
 
 def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None:
-    one, other = (
+    first, second = (
         write_file(tmp_path / "1.csv", "a,b\n1,x\n2,y\n"),
         write_file(tmp_path / "2.csv", "c,a\n0.5,3\n,4\n"),
     )
-    source = plan([one, other])
+    source = plan([first, second])
     table, places, _ = read(source)
     assert table.to_pydict() == {
         "a": [1, 2, 3, 4],
@@ -30,7 +30,7 @@ def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None
         DataError,
         match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; choose with --delimiter",
     ):
-        plan([one, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
+        plan([first, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
 
 
 def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:

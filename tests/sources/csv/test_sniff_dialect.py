@@ -1,5 +1,6 @@
-"""Delimiter, quote and header of a CSV file are detected or refused, never guessed wrong
-silently.
+"""Delimiter, quote and header of a CSV file are detected or refused.
+
+They are never wrong without an error.
 """
 
 import csv
@@ -20,8 +21,8 @@ from recordmill.sources.csv import head as csv_head
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
 
-def judge(made: GeneratedFile, delimiter: str, quote: str | None, header: bool) -> str:
-    """Whether that reads the file as it was written."""
+def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
+    """Returns RIGHT if the dialect reads the file as it was written, or WRONG."""
     style: dict[str, Any] = (
         {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
     )
@@ -30,11 +31,11 @@ def judge(made: GeneratedFile, delimiter: str, quote: str | None, header: bool) 
         for row in csv.reader(io.StringIO(made.text, newline=""), delimiter=delimiter, **style)
         if row
     ]
-    true = (*(() if made.header is None else (made.header,)), *made.rows)
-    return RIGHT if tuple(rows) == true and header == (made.header is not None) else WRONG
+    expected = (*(() if made.header is None else (made.header,)), *made.rows)
+    return RIGHT if tuple(rows) == expected and header == (made.header is not None) else WRONG
 
 
-def ours(made: GeneratedFile, path: Path) -> str:
+def judge_detected(made: Made, path: Path) -> str:
     try:
         head = detect_head(path)
     except DataError:
@@ -43,25 +44,27 @@ def ours(made: GeneratedFile, path: Path) -> str:
 
 
 def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
-    """How often which outcome is met with a header and without, and the files that are read
-    otherwise than written.
+    """Tests all generated files.
+
+    Returns:
+        (number of files by outcome and presence of a header, descriptions of misread files).
     """
     counts: Counter[tuple[str, bool]] = Counter()
-    wrong = []
-    for number, made in enumerate(generated_files()):
+    descriptions = []
+    for number, made in enumerate(made_files()):
         path = folder / f"{number}.csv"
         path.write_bytes(made.text.encode())
-        outcome = ours(made, path)
+        outcome = judge_detected(made, path)
         counts[outcome, made.header is not None] += 1
         if outcome == WRONG:
-            wrong.append(f"{number}: {made.about}: {made.text[:120]!r}")
-    return counts, wrong
+            descriptions.append(f"{number}: {made.about}: {made.text[:120]!r}")
+    return counts, descriptions
 
 
 def test_generated_dialect_is_detected_or_refused_and_never_wrong(tmp_path: Path) -> None:
-    counts, wrong = score(tmp_path)
-    assert not wrong, "\n".join(wrong)
-    assert counts[RIGHT, True] > 0.6 * sum(n for (_, header), n in counts.items() if header)
+    counts, descriptions = score(tmp_path)
+    assert not descriptions, "\n".join(descriptions)
+    assert counts[RIGHT, True] > 0.6 * sum(count for (_, header), count in counts.items() if header)
 
 
 def test_detected_dialect_is_noted_with_its_reason(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_ambiguous_dialect_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("above", "said", "remedy"),
+    ("first_lines", "reason", "remedy"),
     [
         ("# made by hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
         (
@@ -161,15 +164,15 @@ def test_ambiguous_dialect_is_refused(
     ],
 )
 def test_lines_above_the_header_are_refused_with_a_remedy(
-    tmp_path: Path, above: str, said: str, remedy: dict[str, Any]
+    tmp_path: Path, first_lines: str, reason: str, remedy: dict[str, Any]
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text(
-        above + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30))
+        first_lines + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30))
     )
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError) as error:
         plan(path)
-    assert f"the first row {said}" in in_flags(refused.value)
+    assert f"the first row {reason}" in in_flags(error.value)
     assert plan(path, **remedy).schema.names == ("id", "name", "size")
 
 
@@ -181,8 +184,7 @@ def test_extension_decides_an_ambiguous_delimiter(tmp_path: Path) -> None:
     assert plan(tmp_path / "in.tsv", header=False).heads[0].delimiter == "\t"
 
 
-# What each real file gives whose header or delimiter is not told as `,` and a header; checked by
-# eye.
+# The error of each real file that is not read with a header and `,`. These were checked by eye.
 REAL_REFUSED = {
     "rust-csv/smallpop-no-headers.csv": "looks like data",
     "rust-csv/strange.csv": "--escape",
@@ -195,8 +197,8 @@ REAL_REFUSED = {
     "torture-frictionless/without-headers-extra.csv": "looks like data",
     "torture-frictionless/without-headers.csv": "looks like data",
     "torture-papaparse/long-sample.csv": "looks like data",
-    # a header, and refused: names that stand below again, are numbers, or differ in nothing from
-    # what is below
+    # These have a header and are refused. Some names occur again below, are numbers, or look like
+    # the values below.
     "torture-csvkit/join_a_short.csv": "'b' occurs again below it",
     "torture-csvkit/join_short.csv": "'b' occurs again below it",
     "torture-csvkit/test_join_short_rows.csv": "'b' occurs again below it",
@@ -210,7 +212,7 @@ REAL_REFUSED = {
     "torture-frictionless/duplicate-column.csv": "both named 'B'",
     "torture-frictionless/duplicate-headers.csv": "both named 'id'",
     "torture-frictionless/invalid.csv": "both named 'name'",
-    # titles and comments above a header, blank first rows, no rows
+    # These have titles and comments above a header, blank first rows, or no rows.
     "torture-csvkit/realdata/Datagov_FY10_EDU_recp_by_State.csv": "is blank",
     "torture-frictionless/countries.csv": "begins with .#. .is it a comment",
     "torture-frictionless/country-2.csv": "begins with .#. .is it a comment",
@@ -237,7 +239,9 @@ REAL_DELIMITERS = {
 
 def test_dialects_of_real_files_are_detected(shared_data: Path) -> None:
     root = shared_data / "csv"
-    marks = {name: mark for mark, names in REAL_DELIMITERS.items() for name in names.split()}
+    delimiters = {
+        name: delimiter for delimiter, names in REAL_DELIMITERS.items() for name in names.split()
+    }
     paths = sorted(path for path in root.rglob("*") if path.suffix in (".csv", ".tsv"))
     assert len(paths) > 200
     for path in paths:
@@ -248,19 +252,19 @@ def test_dialects_of_real_files_are_detected(shared_data: Path) -> None:
         else:
             head = detect_head(path)
             assert (head.delimiter, head.quote) == (
-                marks.get(path.name, marks.get(path.stem, ",")),
+                delimiters.get(path.name, delimiters.get(path.stem, ",")),
                 '"',
             ), name
 
 
 class _Counted(np.ndarray):
-    """Bytes that tell how many of them are copied."""
+    """Bytes that count how many of them are copied."""
 
     copied = 0
 
-    def tobytes(self, *given: Any, **named: Any) -> bytes:
+    def tobytes(self, *args: Any, **options: Any) -> bytes:
         _Counted.copied += self.nbytes
-        return super().tobytes(*given, **named)
+        return super().tobytes(*args, **options)
 
 
 @pytest.mark.parametrize(("end", "lines"), [("\n", 3), ("\r\n", 9000), ("\r", 9000)])
@@ -269,16 +273,16 @@ def test_many_lines_are_skipped_in_one_pass(
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(
-        b"".join(f"# {at}{end}".encode() for at in range(lines))
+        b"".join(f"# {number}{end}".encode() for number in range(lines))
         + f"x,y{end}1,2{end}3,4{end}".encode()
     )
     grow = csv_head._HeadReader._grow
 
-    def counted(reader: Any) -> None:
+    def grow_and_count(reader: Any) -> None:
         grow(reader)
         reader._sample = reader._sample.view(_Counted)
 
-    monkeypatch.setattr(csv_head._HeadReader, "_grow", counted)
+    monkeypatch.setattr(csv_head._HeadReader, "_grow", grow_and_count)
     monkeypatch.setattr(_Counted, "copied", 0)
     source = plan(path, skip_lines=lines)
     assert (source.schema.names, source.units[0].rows) == (("x", "y"), 2)

@@ -1,4 +1,7 @@
-"""The first row is a header only if its names say so, and no row is lost."""
+"""The first row is a header only if it has names.
+
+No row is lost.
+"""
 
 from pathlib import Path
 
@@ -18,8 +21,8 @@ def test_header_is_detected_if_a_name_is_text_above_numbers(
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,x,c\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
-    assert detect_head(path).first_row.guess.verdict == "header"
-    for first in ("id,2,c", "1,2,c"):  # one stray, or none
+    assert told(path).first_row.guess.verdict == "header"
+    for first in ("id,2,c", "1,2,c"):  # one name, or none
         path.write_text(f"{first}\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
         with pytest.raises(DataError, match="looks like data"):
             detect_head(path)
@@ -63,7 +66,7 @@ def test_several_files_must_have_the_same_header(tmp_path: Path) -> None:
 
 
 def test_equal_first_rows_are_not_taken_as_a_header(tmp_path: Path) -> None:
-    """Two files without a header may begin with the same row, which both would lose."""
+    """Files without a header may begin with the same row, which both would lose."""
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     for path, second in zip(paths, ("good,bye", "fare,well"), strict=True):
         path.write_text(f"hello,world\n{second}\n")

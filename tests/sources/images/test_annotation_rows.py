@@ -1,4 +1,7 @@
-"""Boxes and values of annotation files are checked one by one, and a bad one names its fault."""
+"""Boxes and values of annotation files are checked one by one.
+
+An error describes the wrong value.
+"""
 
 import math
 from typing import Any

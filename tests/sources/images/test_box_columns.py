@@ -1,5 +1,6 @@
-"""Annotations of every tool give equal records, and a damaged one is a reject, a result or one
-sentence.
+"""Annotations of every tool become equal records.
+
+Damaged annotations become a reject, a result or a readable error.
 """
 
 import json
@@ -23,7 +24,8 @@ from recordmill.sources.images.box_columns import read_box_columns
 from recordmill.storage.listing import list_inputs
 
 PIXELS: list[Box] = [("dog", 10, 5, 40, 25), ("cat", 0, 0, 16, 16)]
-TURNS: dict[int, Callable[[Image.Image], Image.Image]] = {  # the stored image of an upright one
+# the stored image of an upright one, by orientation
+TURNS: dict[int, Callable[[Image.Image], Image.Image]] = {
     1: lambda image: image,
     3: lambda image: image.transpose(Image.Transpose.ROTATE_180),
     6: lambda image: image.transpose(Image.Transpose.ROTATE_90),
@@ -45,12 +47,12 @@ def test_exports_of_all_tools_give_equal_records(export: Any, tmp_path: Path) ->
     (tmp_path / "boxes").mkdir()
     records, rejects, _ = read(tmp_path / "images", export(tmp_path / "boxes", scenes))
     assert not rejects
-    found = {
+    objects = {
         name: [*zip(record["image/object/class/text"], edges_of(record), strict=True)]
         for name, record in records.items()
     }
     dog, cat = ("dog", (0.1, 0.1, 0.4, 0.5)), ("cat", (0, 0, 0.16, 0.32))
-    assert found == {
+    assert objects == {
         "a.jpg": [dog, cat],
         "b.jpg": [dog],
         "scaled.jpg": [("cat", (0.1, 0.1, 0.4, 0.5))],
@@ -78,7 +80,7 @@ def test_boxes_of_an_upright_image_move_to_the_stored_pixels(
         pytest.approx([box[0] / 50, box[1] / 100, box[2] / 50, box[3] / 100])
     ]
     assert "images annotated upright, boxes turned to the stored pixels: 1" in notes
-    records, _, _ = read(tmp_path / "images", path, reencode="png")  # upright again
+    records, _, _ = read(tmp_path / "images", path, reencode="png")  # the image is upright again
     assert edges_of(records["a.jpg"]) == [pytest.approx((0.1, 0.1, 0.4, 0.5))]
 
 
@@ -199,13 +201,13 @@ def check_mutants(images: Path, folder: Path, count: int, seed: int) -> None:
         name = names[number % len(names)]
         data = mutate(SEEDS[name].encode(), rng)
         folder.mkdir(exist_ok=True)
-        for old in folder.iterdir():
-            old.unlink()
+        for path in folder.iterdir():
+            path.unlink()
         (folder / name).write_bytes(data)
         if name == "data.yaml":
             (folder / "a.txt").write_text(SEEDS["a.txt"])
         try:
-            found = read_box_columns(
+            result = read_box_columns(
                 str(folder), files.files, files.roots, first_label=0, memory_bytes=1 << 24
             )
         except RecordmillError as error:
@@ -213,12 +215,12 @@ def check_mutants(images: Path, folder: Path, count: int, seed: int) -> None:
             assert "Error" not in message, (data, message)
             assert len(message) < 600, (data, message)
         else:
-            for column, values in found.columns.items():
+            for column, values in result.columns.items():
                 from_arrow_field(_field(column, values))
                 values.validate(full=True)
-            edges = found.columns["image/object/bbox/xmin"].flatten().to_numpy()
+            edges = result.columns["image/object/bbox/xmin"].flatten().to_numpy()
             assert np.isfinite(edges).all(), data
-            for reject in found.rejects:
+            for reject in result.rejects:
                 assert reject.message, data
                 assert len(reject.message) < 300, data
                 reject.message.encode()
@@ -251,7 +253,7 @@ def test_crop_that_cannot_move_key_points_is_refused(images: Path, tmp_path: Pat
     assert recordmill.verify(tmp_path / "out") == []
     label_map = tmp_path / "out" / "label_map.pbtxt"
     assert label_map.read_text() == 'item {\n  id: 0\n  name: "x"\n}\n'
-    label_map.unlink()  # as in a data set of an earlier release
+    label_map.unlink()  # an earlier release wrote no label map
     assert recordmill.verify(tmp_path / "out") == []
     crop = recordmill.Images(8, 8, crop="center")
     with pytest.raises(RecordmillError, match="does not move key points"):

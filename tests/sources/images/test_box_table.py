@@ -1,4 +1,4 @@
-"""Tables of boxes are read in one unit, and a row of another tool is refused with a remedy."""
+"""Tables of boxes have one unit, and foreign rows are refused with a remedy."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_tables_have_a_unit_each(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ("a.png,1,1,5,5,", "has no class"),
         ("a.png,9,1,5,5,x", "xmax 5 is less than xmin 9"),
@@ -46,17 +46,17 @@ def test_tables_have_a_unit_each(images: Path, tmp_path: Path) -> None:
     ],
 )
 def test_one_bad_row_of_a_table_is_one_reject(
-    row: str, says: str, images: Path, tmp_path: Path
+    row: str, message: str, images: Path, tmp_path: Path
 ) -> None:
     text = HEADER + f"b.png,10,5,40,25,x\n{row}\n"
     records, (reject,), _ = read(images, write_file(tmp_path / "b.csv", text))
     assert (reject.source, reject.place) == ("b.csv", "line 3")
-    assert says in reject.message
+    assert message in reject.message
     assert edges_of(records["b.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("a.png,10,5,40,25,x\nb.png,,,,,\n", None),
         ("TRAIN,gs://b/a.png,x,0.1,0.1,,,0.4,0.5,,\n", None),
@@ -71,11 +71,11 @@ def test_one_bad_row_of_a_table_is_one_reject(
     ],
 )
 def test_table_of_another_tool_is_read_or_refused_with_a_remedy(
-    text: str, says: str | None, images: Path, tmp_path: Path
+    text: str, message: str | None, images: Path, tmp_path: Path
 ) -> None:
     boxes = write_file(tmp_path / "b.csv", text)
-    if says is not None:
-        with pytest.raises(RecordmillError, match=says):
+    if message is not None:
+        with pytest.raises(RecordmillError, match=message):
             plan(images, boxes)
         return
     records, rejects, _ = read(images, boxes)

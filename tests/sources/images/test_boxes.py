@@ -1,5 +1,6 @@
-"""Boxes from COCO, Pascal VOC, YOLO and CSV give equal records in the layout of the Object
-Detection API.
+"""Boxes from COCO, Pascal VOC, YOLO and CSV become equal records.
+
+Records have the layout of the Object Detection API.
 """
 
 import json
@@ -17,7 +18,7 @@ from PIL import Image
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 
-Box = tuple[str, float, float, float, float]  # class, and edges in pixels from 0
+Box = tuple[str, float, float, float, float]  # class, and edges in pixels that begin at 0
 WIDTH, HEIGHT = image_samples.picture().size
 BOXES: Mapping[str, list[Box]] = {
     "a": [("dog", 1, 2, 11, 8), ("cat", 0, 0, WIDTH, HEIGHT), ("dog", 3, 3, 4.5, 6)],
@@ -29,13 +30,13 @@ NAMES = ("cat", "dog")
 
 def voc(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
     for stem, objects in boxes.items():
-        inner = "".join(
+        objects_xml = "".join(
             f"<object><name>{name}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{right}</xmax>"
             f"<ymax>{bottom}</ymax></bndbox></object>"
             for name, x, y, right, bottom in objects
         )
         (root / f"{stem}.xml").write_text(
-            f"<annotation><filename>{stem}.png</filename>{inner}</annotation>"
+            f"<annotation><filename>{stem}.png</filename>{objects_xml}</annotation>"
         )
     return root
 
@@ -46,20 +47,21 @@ def coco(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) 
         json.dumps(
             {
                 "images": [
-                    {"id": 7 + at, "file_name": f"{stem}.png"} for at, stem in enumerate(stems)
+                    {"id": 7 + index, "file_name": f"{stem}.png"}
+                    for index, stem in enumerate(stems)
                 ],
                 "categories": [
-                    {"id": 3 + at, "name": name} for at, name in enumerate(names_of(boxes))
+                    {"id": 3 + index, "name": name} for index, name in enumerate(names_of(boxes))
                 ],
                 "annotations": [
                     {
-                        "image_id": 7 + at,
+                        "image_id": 7 + index,
                         "category_id": 3 + names_of(boxes).index(name),
                         "iscrowd": 1,
                         "bbox": [x, y, right - x, bottom - y],
                         "segmentation": [[x, y, right, bottom, x, bottom]],
                     }
-                    for at, stem in enumerate(stems)
+                    for index, stem in enumerate(stems)
                     for name, x, y, right, bottom in boxes[stem]
                 ],
             }
@@ -112,7 +114,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def built(images: Path, boxes: Path, out: Path, **options: Any) -> pa.Table:
+def build_table(images: Path, boxes: Path, out: Path, **options: Any) -> pa.Table:
     recordmill.build(images, out, boxes=boxes, shuffle=False, **options)
     assert recordmill.verify(out) == []
     return recordmill.open(out).to_table()
@@ -133,28 +135,30 @@ def put(
 def test_boxes_of_each_format_become_the_same_features(
     write: Any, images: Path, tmp_path: Path
 ) -> None:
-    made = built(images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
+    result = build_table(
+        images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1
+    )
     for row, objects in enumerate(BOXES.values()):
         edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / (
             [WIDTH, HEIGHT] * 2
         )
-        for at, edge in enumerate(("xmin", "ymin", "xmax", "ymax")):
+        for index, edge in enumerate(("xmin", "ymin", "xmax", "ymax")):
             np.testing.assert_allclose(
-                made[f"image/object/bbox/{edge}"][row].as_py(), edges[:, at], atol=2e-7
+                result[f"image/object/bbox/{edge}"][row].as_py(), edges[:, index], atol=2e-7
             )
-        assert made["image/object/class/text"][row].as_py() == [box[0] for box in objects]
-        assert made["image/object/class/label"][row].as_py() == [
+        assert result["image/object/class/text"][row].as_py() == [box[0] for box in objects]
+        assert result["image/object/class/label"][row].as_py() == [
             1 + NAMES.index(box[0]) for box in objects
         ]
-    assert made["image/filename"].to_pylist() == ["a.png", "b.png", "c.png"]
-    assert set(made["image/format"].to_pylist()) == {"png"}
-    assert set(made["image/width"].to_pylist()) == {WIDTH}
+    assert result["image/filename"].to_pylist() == ["a.png", "b.png", "c.png"]
+    assert set(result["image/format"].to_pylist()) == {"png"}
+    assert set(result["image/width"].to_pylist()) == {WIDTH}
     schema = recordmill.open(tmp_path / "out").schema
     assert schema["image/object/class/label"].classes == ("background", *NAMES)
     if write is coco:
-        assert made["image/source_id"].to_pylist() == ["7", "8", "9"]
-        assert made["image/object/is_crowd"].to_pylist() == [[1, 1, 1], [1], []]
-        assert json.loads(made["image/object/segmentation"][1][0].as_py()) == [[5, 1, 9, 3, 5, 3]]
+        assert result["image/source_id"].to_pylist() == ["7", "8", "9"]
+        assert result["image/object/is_crowd"].to_pylist() == [[1, 1, 1], [1], []]
+        assert json.loads(result["image/object/segmentation"][1][0].as_py()) == [[5, 1, 9, 3, 5, 3]]
 
 
 def test_unit_of_boxes_is_decided_over_all_tables(images: Path, tmp_path: Path) -> None:
@@ -162,8 +166,8 @@ def test_unit_of_boxes_is_decided_over_all_tables(images: Path, tmp_path: Path) 
     boxes.mkdir()
     for name, row in {"a": f"a.png,cat,0,0,{WIDTH},{HEIGHT}", "b": "b.png,cat,0,0,1,1"}.items():
         (boxes / f"{name}.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax\n{row}\n")
-    made = built(images, boxes, tmp_path / "out")
-    assert made["image/object/bbox/xmax"].to_pylist() == [[1], [np.float32(1 / WIDTH)], []]
+    result = build_table(images, boxes, tmp_path / "out")
+    assert result["image/object/bbox/xmax"].to_pylist() == [[1], [np.float32(1 / WIDTH)], []]
 
 
 ACROSS = {
@@ -180,17 +184,17 @@ def test_boxes_across_the_border_are_clipped_and_noted(
     boxes = put(write, tmp_path / "boxes", ACROSS)
     with pytest.raises(RecordmillError, match=r"inside the image 'b.png'"):
         recordmill.build(images, tmp_path / "out", boxes=boxes)
-    made = built(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)
+    result = build_table(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)
     rows = dict(
         zip(
-            made["image/filename"].to_pylist(),
-            made["image/object/bbox/xmin"].to_pylist(),
+            result["image/filename"].to_pylist(),
+            result["image/object/bbox/xmin"].to_pylist(),
             strict=True,
         )
     )
     right, bottom = (
-        made["image/object/bbox/xmax"].to_pylist(),
-        made["image/object/bbox/ymax"].to_pylist(),
+        result["image/object/bbox/xmax"].to_pylist(),
+        result["image/object/bbox/ymax"].to_pylist(),
     )
     assert [*rows] == ["a.png", "b.png", "c.png"]
     assert (rows["a.png"], bottom[0]) == ([0], [1])
@@ -206,11 +210,11 @@ def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) 
         )
         with pytest.raises(RecordmillError, match="lost"):
             recordmill.build(images, tmp_path / "out", boxes=boxes, overwrite=True)
-        assert len(built(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)) == 3
+        assert len(build_table(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)) == 3
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("a.xml", "<annotation><object>", "is not XML"),
         (
@@ -252,19 +256,20 @@ def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) 
     ],
 )
 def test_invalid_annotation_file_is_refused(
-    name: str, text: str, says: str, images: Path, tmp_path: Path
+    name: str, text: str, message: str, images: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "boxes").mkdir()
     (tmp_path / "boxes" / name).write_text(text)
-    with pytest.raises((DataError, UsageError), match=says):
+    with pytest.raises((DataError, UsageError), match=message):
         recordmill.build(images, tmp_path / "out", boxes=tmp_path / "boxes")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of twelve black images, each with three rectangles, red, green and blue, that are its
-    objects.
+    """Builds shards of twelve black images with three objects each.
+
+    The objects are a red, a green and a blue rectangle.
     """
     folder = tmp_path_factory.mktemp("scenes")
     boxes: dict[str, list[Box]] = {}
@@ -285,7 +290,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "image_options",
     [
         {"crop": "center"},
         {"flip": True},
@@ -293,10 +298,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"crop": recordmill.RandomCrop((0.2, 0.6)), "flip": True, "shrink": True},
     ],
 )
-def test_boxes_follow_crops_and_flips(wanted: Any, scenes: Path) -> None:
+def test_boxes_follow_crops_and_flips(image_options: Any, scenes: Path) -> None:
     ds = recordmill.open(scenes)
     options = {
-        "decode_images": recordmill.Images(120, 90, **wanted),
+        "decode_images": recordmill.Images(120, 90, **image_options),
         "seed": 5,
         "shuffle": False,
         "epochs": 2,
@@ -304,52 +309,59 @@ def test_boxes_follow_crops_and_flips(wanted: Any, scenes: Path) -> None:
             name: recordmill.Padded(lengths=True) for name in ds.columns if "/object/" in name
         },
     }
-    (mine, again), (theirs, _) = ds.batches(12, **options), ds.to_tf(12, **options)
+    (first_epoch, second_epoch), (tf_batch, _) = ds.batches(12, **options), ds.to_tf(12, **options)
     edges = np.stack(
-        [mine[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2
+        [first_epoch[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2
     )
-    counts, dropped, mirrored = mine["image/object/bbox/xmin/length"], 0, 0
-    for row, pixels in enumerate(mine["image/encoded"].astype(int)):
+    counts, num_dropped, num_mirrored = first_epoch["image/object/bbox/xmin/length"], 0, 0
+    for row, pixels in enumerate(first_epoch["image/encoded"].astype(int)):
         texts = [
             bytes(text) if isinstance(text, bytes) else text
-            for text in mine["image/object/class/text"][row]
+            for text in first_epoch["image/object/class/text"][row]
         ]
-        left = {str(text): edges[row, at] for at, text in enumerate(texts[: counts[row]])}
-        places = []
+        boxes = {str(text): edges[row, index] for index, text in enumerate(texts[: counts[row]])}
+        left_edges = []
         for channel, text in enumerate("rgb"):
-            down, along = np.nonzero(pixels[:, :, channel] > 127)
-            if text not in left:
-                dropped += 1
-                assert len(down) <= 120  # what half of a source pixel at the border may leave
+            pixel_rows, pixel_columns = np.nonzero(pixels[:, :, channel] > 127)
+            if text not in boxes:
+                num_dropped += 1
+                assert len(pixel_rows) <= 120  # half of a source pixel at the border may remain
                 continue
-            seen = (
-                (along.min() / 90, (along.max() + 1) / 90, down.min() / 120, (down.max() + 1) / 120)
-                if len(down)
+            visible_box = (
+                (
+                    pixel_columns.min() / 90,
+                    (pixel_columns.max() + 1) / 90,
+                    pixel_rows.min() / 120,
+                    (pixel_rows.max() + 1) / 120,
+                )
+                if len(pixel_rows)
                 else ()
             )
-            np.testing.assert_allclose(left[text], seen or left[text], atol=0.04)
-            places.append(left[text][0])
-        mirrored += places != sorted(places)
-    assert bool(dropped) == ("crop" in wanted)
-    assert (0 < mirrored < 12) == ("flip" in wanted)
-    random = wanted != {"crop": "center"}
-    assert (np.array_equal(mine["image/encoded"], again["image/encoded"])) != random
+            np.testing.assert_allclose(boxes[text], visible_box or boxes[text], atol=0.04)
+            left_edges.append(boxes[text][0])
+        num_mirrored += left_edges != sorted(left_edges)
+    assert bool(num_dropped) == ("crop" in image_options)
+    assert (0 < num_mirrored < 12) == ("flip" in image_options)
+    is_random = image_options != {"crop": "center"}
+    assert (
+        np.array_equal(first_epoch["image/encoded"], second_epoch["image/encoded"])
+    ) != is_random
     for name in ("image/encoded", "image/object/bbox/xmin", "image/object/class/label"):
-        np.testing.assert_array_equal(mine[name], theirs[name].numpy())
+        np.testing.assert_array_equal(first_epoch[name], tf_batch[name].numpy())
 
 
 def test_crop_that_cannot_move_the_boxes_is_refused(scenes: Path) -> None:
     images = recordmill.Images(8, 8, crop="center")
-    some = recordmill.open(scenes, columns=["image/encoded", "image/object/bbox/xmin"])
+    partial = recordmill.open(scenes, columns=["image/encoded", "image/object/bbox/xmin"])
     with pytest.raises(UsageError, match="also select 'image/object/bbox/xmax'"):
-        next(some.batches(2, decode_images=images))
-    opened = recordmill.open(scenes, decode_images=images)
-    assert next(opened.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
+        next(partial.batches(2, decode_images=images))
+    dataset = recordmill.open(scenes, decode_images=images)
+    assert next(dataset.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
     with pytest.raises(
         UsageError,
         match="cropped or turned together with its boxes, which only batches, to_tf and to_torch can do",
     ):
-        opened.to_table()
+        dataset.to_table()
 
 
 def test_renamed_boxes_follow_the_crop(scenes: Path) -> None:
@@ -358,10 +370,10 @@ def test_renamed_boxes_follow_the_crop(scenes: Path) -> None:
         "decode_images": recordmill.Images(8, 8, crop="center"),
         "shuffle": False,
     }
-    theirs = next(ds.batches(12, **options))
-    mine = next(ds.rename({"image/encoded": "image", name: "left"}).batches(12, **options))
-    np.testing.assert_array_equal(mine["image"], theirs["image/encoded"])
-    np.testing.assert_array_equal(mine["left"].values, theirs[name].values)
+    expected = next(ds.batches(12, **options))
+    result = next(ds.rename({"image/encoded": "image", name: "left"}).batches(12, **options))
+    np.testing.assert_array_equal(result["image"], expected["image/encoded"])
+    np.testing.assert_array_equal(result["left"].values, expected[name].values)
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
@@ -370,5 +382,5 @@ def test_annotations_beside_images_are_noted_with_their_option(
 ) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))
     result = recordmill.build(images, tmp_path / "out")
-    (said,) = (in_flags(note) for note in result.notes if "boxes" in note)
-    assert f"--boxes {images}{path} " in said
+    (message,) = (in_flags(note) for note in result.notes if "boxes" in note)
+    assert f"--boxes {images}{path} " in message

@@ -14,7 +14,7 @@ from recordmill.base.errors import RecordmillError
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"bbox": None}, "bbox is null"),
         ({"bbox": [1, 2, 3, 4, 5]}, "bbox is 5 numbers"),
@@ -35,17 +35,17 @@ from recordmill.base.errors import RecordmillError
     ],
 )
 def test_one_bad_annotation_of_coco_is_one_reject(
-    changes: Any, says: str | None, images: Path, tmp_path: Path
+    changes: Any, message: str | None, images: Path, tmp_path: Path
 ) -> None:
     boxes = write_file(tmp_path / "c.json", json.dumps(coco_document(**changes)))
     records, rejects, _ = read(images, boxes)
     assert len(records) == 3
-    if says is None:
+    if message is None:
         assert not rejects
         return
     (reject,) = rejects
     assert (reject.source, reject.place) == ("c.json", "annotation 2")
-    assert says in reject.message
+    assert message in reject.message
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
@@ -70,8 +70,8 @@ def test_each_split_has_its_own_metadata(tmp_path: Path) -> None:
         for chunk in source.read(unit)
         for record in chunk.records.to_pylist()
     ]
-    found = {one["image/filename"]: one["image/object/class/label"] for one in records}
-    assert found == {"train/0.png": [0], "test/0.png": [7]}
+    classes = {item["image/filename"]: item["image/object/class/label"] for item in records}
+    assert classes == {"train/0.png": [0], "test/0.png": [7]}
 
 
 NUMBERS = (0, 1, -1, 0.5, 1e-320, 1e9, -1e9, 1e300, 50, 100, 99, 2**53, None, "7", [], 10**400)
@@ -80,24 +80,24 @@ NUMBERS = (0, 1, -1, 0.5, 1e-320, 1e9, -1e9, 1e300, 50, 100, 99, 2**53, None, "7
 def hostile_coco(rng: random.Random) -> dict[str, Any]:
     """Returns a COCO document of two images with some extreme or wrong numbers."""
 
-    def some(*values: Any) -> Any:
+    def pick(*values: Any) -> Any:
         return rng.choice((*values, *values, rng.choice(NUMBERS)))
 
-    shapes = ([], [[1, 2, 3, 4, 5, 6]], [[1, 2, 3]], {"counts": "x"}, [[some(1), 1, 2, 3, 4, 5]])
+    shapes = ([], [[1, 2, 3, 4, 5, 6]], [[1, 2, 3]], {"counts": "x"}, [[pick(1), 1, 2, 3, 4, 5]])
     return {
         "images": [
-            {"id": 1, "file_name": "a.png", "width": some(100, 200), "height": some(50, 100)},
-            {"id": 2, "file_name": "b.jpg", "width": some(100), "height": some(50)},
+            {"id": 1, "file_name": "a.png", "width": pick(100, 200), "height": pick(50, 100)},
+            {"id": 2, "file_name": "b.jpg", "width": pick(100), "height": pick(50)},
         ],
         "categories": [{"id": 1, "name": "x"}],
         "annotations": [
             {
                 "id": number,
-                "image_id": some(1, 2),
+                "image_id": pick(1, 2),
                 "category_id": 1,
-                "bbox": [some(10), 5, some(20), some(9)],
-                "area": some(180),
-                "keypoints": rng.choice(([], [some(1), some(2), 2], [1, 1, 0, some(3), 2, 1])),
+                "bbox": [pick(10), 5, pick(20), pick(9)],
+                "area": pick(180),
+                "keypoints": rng.choice(([], [pick(1), pick(2), 2], [1, 1, 0, pick(3), 2, 1])),
                 "segmentation": rng.choice(shapes),
             }
             for number in range(3)
@@ -108,8 +108,8 @@ def hostile_coco(rng: random.Random) -> dict[str, Any]:
 def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
     save_image(tmp_path / "images" / "a.png")
     save_image(tmp_path / "images" / "b.jpg", (50, 100), 6)
-    rng, built = random.Random(7), 0
-    ways: list[dict[str, Any]] = [
+    rng, num_built = random.Random(7), 0
+    option_sets: list[dict[str, Any]] = [
         {},
         {"resize": "8x8", "resize_mode": "crop"},
         {"box_unit": "shares"},
@@ -118,14 +118,14 @@ def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
         document = hostile_coco(rng)
         boxes = write_file(tmp_path / "c.json", json.dumps(document))
         try:
-            records, _, _ = read(tmp_path / "images", boxes, **rng.choice(ways))
+            records, _, _ = read(tmp_path / "images", boxes, **rng.choice(option_sets))
         except RecordmillError:
             continue
-        built += 1
+        num_built += 1
         for record in records.values():
             for name, values in record.items():
                 if "/bbox/" in name:
                     assert all(0 <= value <= 1 for value in values), document
                 if "/keypoint/" in name or name.endswith("/area"):
                     assert np.isfinite(values).all(), document
-    assert built > 100
+    assert num_built > 100

@@ -1,4 +1,4 @@
-"""With `--file-column`, records get the content of the files that a table names."""
+"""With `--file-column`, records contain the files that a table names."""
 
 import io
 import json
@@ -27,7 +27,7 @@ ALL = {"photo": "image", "mask": "mask", "emb": "npy", "raw": "bytes", "cap": "t
 
 
 def lay_out(folder: Path, files: dict[str, bytes], rows: list[dict[str, Any]]) -> Path:
-    """Writes files, and a table of each kind in folder/tables that names them."""
+    """Writes files, and tables of three formats in folder/tables that name them."""
     for name in ("files", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -39,22 +39,27 @@ def lay_out(folder: Path, files: dict[str, bytes], rows: list[dict[str, Any]]) -
     return path
 
 
-def write(folder: Path, count: int, *more: dict[str, Any], files: Any = ()) -> Path:
-    """Lays out records, and the first one again with other values."""
-    rows, named = [], dict(files)
+def write(folder: Path, count: int, *changes: dict[str, Any], files: Any = ()) -> Path:
+    """Writes files and tables of `count` records.
+
+    Args:
+        changes: Changed values. The first record is repeated with each of these dicts.
+        files: More files by name.
+    """
+    rows, contents = [], dict(files)
     for number in range(count):
         array, text = npy(np.full((2, 3), number, np.float32)), f"größe {number}".encode()
-        found = {
+        record_files = {
             "jpg": JPEG + bytes(number),
             "png": PNG,
             "npy": array,
             "bin": bytes([number] * number),
             "txt": text,
         }
-        named |= {f"files/{number}.{ending}": data for ending, data in found.items()}
-        paths = (f"../files/{number}.{ending}" for ending in found)
+        contents |= {f"files/{number}.{ending}": data for ending, data in record_files.items()}
+        paths = (f"../files/{number}.{ending}" for ending in record_files)
         rows.append({"id": number, **dict(zip(ALL, paths, strict=True))})
-    return lay_out(folder, named, rows + [rows[0] | one for one in more])
+    return lay_out(folder, contents, rows + [rows[0] | change for change in changes])
 
 
 def build(inputs: Any, out: Path, *columns: str, **options: Any) -> Any:
@@ -66,20 +71,22 @@ def build(inputs: Any, out: Path, *columns: str, **options: Any) -> Any:
 def test_records_get_the_content_of_named_files(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "in", 40, {"id": 40, "cap": None})
     shards, columns = [], [f"{name}={form}" for name, form in ALL.items()]
-    for more in ({"threads": 1}, {"threads": 4, "memory": "128MiB"}, {"runner": "DirectRunner"}):
-        result = build(tmp_path / "in", tmp_path / f"out{len(shards)}", *columns, kind=kind, **more)
+    for options in ({"threads": 1}, {"threads": 4, "memory": "128MiB"}, {"runner": "DirectRunner"}):
+        result = build(
+            tmp_path / "in", tmp_path / f"out{len(shards)}", *columns, kind=kind, **options
+        )
         shards.append([path.read_bytes() for path in result.shards])
     assert shards[1:] == shards[:1] * 2
     assert result.schema["emb"] == Feature("emb", "float32", (2, 3), required=True)
-    for at, row in enumerate(recordmill.open(tmp_path / "out0").to_table().to_pylist()):
-        number = at % 40
+    for index, row in enumerate(recordmill.open(tmp_path / "out0").to_table().to_pylist()):
+        number = index % 40
         assert row.pop("emb") == [number] * 6
         assert row == {
-            "id": at,
+            "id": index,
             "photo": JPEG + bytes(number),
             "mask": PNG,
             "raw": bytes([number] * number),
-            "cap": None if at == 40 else f"größe {number}",
+            "cap": None if index == 40 else f"größe {number}",
             "photo/format": "JPEG",
             "photo/height": HEIGHT,
             "photo/width": WIDTH,
@@ -92,10 +99,10 @@ def test_hostile_and_broken_file_names_are_rejects(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(PNG)
     no_rows, shape = io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (0, 10**19)}
     np.lib.format.write_array_header_1_0(no_rows, shape)
-    other = image_samples.encode_image("PNG", image_samples.picture(size=(5, 5)))
+    small_image = image_samples.encoded("PNG", image_samples.picture(size=(5, 5)))
     files = {
         "files/cut.jpg": JPEG[:50],
-        "files/other.png": other,
+        "files/other.png": small_image,
         "files/bad.npy": npy([{}], allow_pickle=True),
         "files/flat.npy": npy(np.zeros(6, np.float32)),
         "files/latin.txt": b"gr\xf6\xdfe",
@@ -143,12 +150,12 @@ def test_hostile_and_broken_file_names_are_rejects(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "away.zip", "w") as archive:
         archive.writestr("secret.png", PNG)
     os.mkfifo(tmp_path / "in/files/pipe")
-    columns, declared = [f"{name}={form}" for name, form in ALL.items()], {"emb": "float32[2,3]"}
+    columns, dtypes = [f"{name}={form}" for name, form in ALL.items()], {"emb": "float32[2,3]"}
     result = build(
         tables.parent / "*/t.csv",
         tmp_path / "out",
         *columns,
-        dtypes=declared,
+        dtypes=dtypes,
         max_rejects=len(cases),
     )
     assert result.records == {"train": 1}
@@ -208,16 +215,16 @@ def test_table_in_an_archive_names_members_of_the_archive(tmp_path: Path) -> Non
 def test_arrays_of_files_get_the_dtype_that_holds_all(
     arrays: list[Any], expected: str, tmp_path: Path
 ) -> None:
-    files = {f"tables/{at}.npy": npy(array) for at, array in enumerate(arrays)}
-    tables = lay_out(tmp_path, files, [{"x": f"{at}.npy"} for at in range(len(arrays))])
+    files = {f"tables/{index}.npy": npy(array) for index, array in enumerate(arrays)}
+    tables = lay_out(tmp_path, files, [{"x": f"{index}.npy"} for index in range(len(arrays))])
     if len(expected) > 20:
         with pytest.raises(RecordmillError, match=re.escape(expected)):
             build(tables / "t.csv", tmp_path / "out", "x=npy")
         return
     assert build(tables / "t.csv", tmp_path / "out", "x=npy").schema["x"].describe() == expected
-    for found, array in zip(recordmill.open(tmp_path / "out"), arrays, strict=True):
+    for record, array in zip(recordmill.open(tmp_path / "out"), arrays, strict=True):
         assert np.array_equal(
-            np.asarray(found["x"]).reshape(array.shape).astype(array.dtype), array
+            np.asarray(record["x"]).reshape(array.shape).astype(array.dtype), array
         )
 
 
@@ -243,7 +250,7 @@ def test_integers_that_float64_cannot_hold_are_rejects(
 
 def test_array_of_nat_is_null(tmp_path: Path) -> None:
     times = np.array(["2020-01-01", "NaT"], "M8[D]")
-    files = {f"tables/{at}.npy": npy(times[at, ...]) for at in range(2)}
+    files = {f"tables/{index}.npy": npy(times[index, ...]) for index in range(2)}
     tables = lay_out(tmp_path, files, [{"x": "0.npy"}, {"x": "1.npy"}])
     build(tables / "t.csv", tmp_path / "out", "x=npy")
     assert [row["x"] for row in recordmill.open(tmp_path / "out")] == [times[0], None]
@@ -258,10 +265,10 @@ def test_schema_and_options_apply_to_file_columns(tmp_path: Path) -> None:
     schema = Schema(
         (Feature("photo/width", "int32"), Feature("photo", "bytes"), Feature("id", "int64"))
     )
-    made = build(tmp_path / "in", tmp_path / "out", "photo", kind="jsonl", schema=schema)
+    result = build(tmp_path / "in", tmp_path / "out", "photo", kind="jsonl", schema=schema)
     assert [*recordmill.open(tmp_path / "out")[1].values()] == [WIDTH, JPEG + b"\0", 1]
-    assert made.schema.names == schema.names
-    for given, more, message in (
+    assert result.schema.names == schema.names
+    for columns, options, message in (
         (
             "photo=jpeg",
             {},
@@ -277,12 +284,12 @@ def test_schema_and_options_apply_to_file_columns(tmp_path: Path) -> None:
         ("photo", {"if_changed": True}, "--if-changed and --file-column exclude each other"),
     ):
         with pytest.raises(UsageError, match=message):
-            build(tables / "t.csv", tmp_path / "no", given, **more)
+            build(tables / "t.csv", tmp_path / "no", columns, **options)
 
 
 @pytest.mark.parametrize("option", ["file_columns", "parse", "columns"])
 def test_dict_instead_of_a_list_is_refused(option: str, tmp_path: Path) -> None:
-    """Its values would be lost, because a dict is also a collection of its keys."""
+    """A dict is a collection of its keys, so its values would be lost."""
     (tmp_path / "in.csv").write_text("a,b\n1,2\n")
     values = {option: {"a": "npy"}}
     with pytest.raises(TypeError, match=f"{option} is text or a list of texts, not {{'a': 'npy'}}"):

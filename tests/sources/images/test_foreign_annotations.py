@@ -1,4 +1,4 @@
-"""Annotations of Label Me and CVAT are read, and unsupported formats are refused by name."""
+"""Annotations of Label Me and CVAT are read, and errors name other formats."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "tool"),
     [
         ({"_via_img_metadata": {}}, "VGG Image Annotator"),
         ([{"image": "a.png", "annotations": []}], "CreateML"),
@@ -37,7 +37,7 @@ def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_annotation_format_is_refused_by_name(
-    document: Any, says: str, images: Path, tmp_path: Path
+    document: Any, tool: str, images: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(RecordmillError, match=f"{says}.*export COCO or YOLO"):
+    with pytest.raises(RecordmillError, match=f"{tool}.*export COCO or YOLO"):
         plan(images, write_file(tmp_path / "c.json", json.dumps(document)))

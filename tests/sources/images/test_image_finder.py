@@ -1,4 +1,7 @@
-"""Annotations find their image in any spelling, folder or extension, or show names of each side."""
+"""Annotations find their image in any spelling, folder or extension.
+
+If nothing matches, the error shows a name of an image and of an annotation.
+"""
 
 import json
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""The structure check accepts images that Pillow decodes and refuses truncated ones; exceptions
-are listed.
+"""The structure check accepts images that Pillow decodes, except for listed files.
+
+It refuses truncated images.
 """
 
 import json
@@ -13,20 +14,21 @@ from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.storage.files import read_range
 
-TAKEN = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
+SUPPORTED_FORMATS = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
 
-# Damaged, although Pillow shows a picture of it: it does not check the CRC of the last IDAT, and
-# does not miss IEND or the last byte of a BMP.
+# Pillow shows an image of these damaged files. It does not check the CRC of the last IDAT, and
+# ignores a missing IEND and a missing last byte of a BMP.
 PILLOW_FORGIVES = {
     "torture-pillow/mmap_error.bmp": "truncated",
     "torture-pillow/broken_data_stream.png": "crc",
     "torture-pillow/truncated_end_chunk.png": "truncated",
 }
-# Whole containers whose pixels only a decoder can judge (--check decode).
+# Complete containers with pixels that only a decoder can check (`--check decode`).
 STRUCTURE_CANNOT_TELL = {
-    "torture-pillow/hopper_webp.tif",  # TIFF with a WebP codec
+    "torture-pillow/hopper_webp.tif",  # a TIFF with a WebP codec
     "torture-pillow/libtiff_segfault.tif",  # 65,535 samples per pixel
-    "torture-pillow/png_decompression_dos.png",  # a text chunk beyond Pillow's limit; the image decodes
+    # a text chunk above the limit of Pillow, but the image decodes
+    "torture-pillow/png_decompression_dos.png",
     "torture-pillow/bmp/q/pal8oversizepal.bmp",
 }
 PILLOW_CHANNELS = {
@@ -53,7 +55,7 @@ def truth(shared_data: Path) -> list[dict[str, Any]]:
 
 
 def verdict(path: Path) -> str:
-    """`ok`, or the reason of the reject."""
+    """Returns `ok`, or the reason of the reject."""
     try:
         check_structure(read_range(str(path)))
     except BadImage as error:
@@ -64,47 +66,52 @@ def verdict(path: Path) -> str:
 def test_structure_check_agrees_with_pillow_except_for_listed_files(
     truth: list[dict[str, Any]], shared_data: Path
 ) -> None:
-    forgiven: dict[str, str] = {}
-    unseen: set[str] = set()
-    agreed = Counter[bool]()
-    for about in truth:
-        if about["magic"] not in TAKEN:
+    refused_only_here: dict[str, str] = {}
+    accepted_only_here: set[str] = set()
+    num_equal = Counter[bool]()
+    for entry in truth:
+        if entry["magic"] not in SUPPORTED_FORMATS:
             continue
-        found = verdict(shared_data / "images" / about["path"])
-        decodes = about["pil"] == "ok"
-        if decodes and found != "ok":
-            forgiven[about["path"]] = found
-        elif not decodes and found == "ok":
-            unseen.add(about["path"])
+        result = verdict(shared_data / "images" / entry["path"])
+        is_decodable = entry["pil"] == "ok"
+        if is_decodable and result != "ok":
+            refused_only_here[entry["path"]] = result
+        elif not is_decodable and result == "ok":
+            accepted_only_here.add(entry["path"])
         else:
-            agreed[decodes] += 1
-    assert forgiven == PILLOW_FORGIVES
-    assert unseen - STRUCTURE_CANNOT_TELL == (
-        {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")}
-        & unseen - STRUCTURE_CANNOT_TELL
+            num_equal[is_decodable] += 1
+    assert refused_only_here == PILLOW_FORGIVES
+    assert accepted_only_here - STRUCTURE_CANNOT_TELL == (
+        {entry["path"] for entry in truth if entry["pil"].startswith("OSError: decoder error")}
+        & accepted_only_here - STRUCTURE_CANNOT_TELL
     )
-    assert unseen == STRUCTURE_CANNOT_TELL
-    assert agreed[True] > 1400
-    assert agreed[False] > 20
+    assert accepted_only_here == STRUCTURE_CANNOT_TELL
+    assert num_equal[True] > 1400
+    assert num_equal[False] > 20
 
 
 def test_image_sizes_equal_those_of_pillow(truth: list[dict[str, Any]], shared_data: Path) -> None:
-    """Pillow applies the orientation tag of TIFF files when it loads them; here, width and height
-    are as stored.
+    """Pillow applies the orientation tag of TIFF files when it loads them.
+
+    The header has the stored width and height.
     """
-    checked = 0
-    for about in truth:
-        if about["magic"] not in TAKEN or about["pil"] != "ok" or about["path"] in PILLOW_FORGIVES:
-            continue
-        header = check_structure(read_range(str(shared_data / "images" / about["path"])))
-        turned = about["magic"] == "tiff" and (about.get("orient") or 1) >= 5
-        if "size" in about and not turned:
-            assert [header.width, header.height] == about["size"], about["path"]
+    num_checked = 0
+    for entry in truth:
         if (
-            about.get("mode") in PILLOW_CHANNELS
-            and header.colour != "palette"
-            and "extra_samples" not in about["path"]
+            entry["magic"] not in SUPPORTED_FORMATS
+            or entry["pil"] != "ok"
+            or entry["path"] in PILLOW_FORGIVES
         ):
-            assert header.channels == PILLOW_CHANNELS[about["mode"]], about["path"]
-        checked += 1
-    assert checked > 1400
+            continue
+        header = check_structure(read_range(str(shared_data / "images" / entry["path"])))
+        is_turned = entry["magic"] == "tiff" and (entry.get("orient") or 1) >= 5
+        if "size" in entry and not is_turned:
+            assert [header.width, header.height] == entry["size"], entry["path"]
+        if (
+            entry.get("mode") in PILLOW_CHANNELS
+            and header.colour != "palette"
+            and "extra_samples" not in entry["path"]
+        ):
+            assert header.channels == PILLOW_CHANNELS[entry["mode"]], entry["path"]
+        num_checked += 1
+    assert num_checked > 1400

@@ -1,5 +1,6 @@
-"""A labels file beside images: its rows are matched to files, its columns become features,
-misfits are reported.
+"""Rows of a labels file belong to images, and its columns become features.
+
+Rows and images without a partner are reported.
 """
 
 import csv
@@ -56,27 +57,27 @@ def test_dates_in_labels_are_times_except_in_paths_and_declared_text(tmp_path: P
             "timestamp[s]",
             "timestamp[ms, UTC]",
         )
-        first, second = (table(source)[f"2024-01-0{at}.png"] for at in (1, 2))
+        first, second = (table(source)[f"2024-01-0{number}.png"] for number in (1, 2))
         assert (first["day"], second["day"]) == (datetime.datetime(2023, 5, 6), None)
         assert second["seen"] == datetime.datetime(
             2023, 5, 6, 7, 8, 10, 500_000, datetime.timezone.utc
         )
-        as_text = plan(tmp_path, tmp_path / name, dtypes={"day": "string"})
-        assert table(as_text)["2024-01-01.png"]["day"] == "2023-05-06"
-    twice = plan(
+        text_source = plan(tmp_path, tmp_path / name, dtypes={"day": "string"})
+        assert table(text_source)["2024-01-01.png"]["day"] == "2023-05-06"
+    list_source = plan(
         tmp_path,
         tmp_path / "lists.csv",
         "id,day\n2024-01-01,2023-05-06\n2024-01-01,2023-05-07\n",
         missing="ignore",
     )
-    assert twice.schema["day"].describe() == "timestamp[s] [?]"
-    assert table(twice)["2024-01-01.png"]["day"] == [
+    assert list_source.schema["day"].describe() == "timestamp[s] [?]"
+    assert table(list_source)["2024-01-01.png"]["day"] == [
         datetime.datetime(2023, 5, day) for day in (6, 7)
     ]
 
 
 def table(source: ImageSource) -> dict[str, dict[str, Any]]:
-    """Per file the features that don't come from the image itself."""
+    """Returns the features of each file that don't come from the image itself."""
     rows: dict[str, dict[str, Any]] = {}
     for unit in source.units:
         for chunk in source.read(unit):
@@ -185,8 +186,9 @@ def test_jsonl_labels_with_objects_and_lists_become_features(tmp_path: Path) -> 
 
 
 def test_paths_of_labels_are_resolved_in_order_of_folders(tmp_path: Path) -> None:
-    """The labels file's folder, then the INPUT, then the name alone, then the name without
-    extension.
+    """Paths are relative to the folder of the labels file, or to the INPUT.
+
+    If both fail, the name alone must match, or the name without extension.
     """
     images(tmp_path / "in", "x/1.png", "y/1.png", "x/2.png", "y/3.png")
     (tmp_path / "meta").mkdir()
@@ -223,24 +225,24 @@ def test_label_rows_without_files_and_files_without_rows_are_rejects_or_ignored(
 ) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
     text = 'file,n,t\na.png,1,"x\ny"\nzzz.png,2,z\n,3,q\nb.png,4,w\n'
-    strict = plan(tmp_path, tmp_path / "labels.csv", text)
-    assert [in_flags(reject.text) for reject in strict.plan_rejects] == [
+    strict_source = plan(tmp_path, tmp_path / "labels.csv", text)
+    assert [in_flags(reject.text) for reject in strict_source.plan_rejects] == [
         "labels.csv: line 4: file 'zzz.png' is not an image of this input; --missing ignore leaves such rows out",
         "labels.csv: line 5: file None is not an image of this input; --missing ignore leaves such rows out",
         "c.png: labels.csv has no row for this file; --missing ignore keeps such files without labels",
     ]
-    assert [file.name for file in strict.files] == ["a.png", "b.png"]
-    assert strict.schema["n"].required
-    lenient = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
-    assert lenient.plan_rejects == ()
-    assert not lenient.schema["n"].required
-    assert table(lenient) == {
+    assert [file.name for file in strict_source.files] == ["a.png", "b.png"]
+    assert strict_source.schema["n"].required
+    lenient_source = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
+    assert lenient_source.plan_rejects == ()
+    assert not lenient_source.schema["n"].required
+    assert table(lenient_source) == {
         "a.png": {"n": 1, "t": "x\ny"},
         "b.png": {"n": 4, "t": "w"},
         "c.png": {"n": None, "t": None},
     }
-    assert "labels.csv: 2 row(s) without a file left out" in lenient.notes
-    assert "labels.csv: 1 file(s) without a row have no labels" in lenient.notes
+    assert "labels.csv: 2 row(s) without a file left out" in lenient_source.notes
+    assert "labels.csv: 1 file(s) without a row have no labels" in lenient_source.notes
 
 
 def test_repeated_label_row_counts_once(tmp_path: Path) -> None:
@@ -289,8 +291,8 @@ def test_label_columns_named_like_image_features_are_renamed(tmp_path: Path) -> 
     )
     (row,) = table(source).values()
     assert row == {"label": 0, "class_name": "cat", "labels_width": 640, "labels_height": 480}
-    told = "columns with the names of image features were renamed: width is labels_width, height is labels_height"
-    assert source.notes[-1] == f"labels.csv: {told}"
+    renames = "columns with the names of image features were renamed: width is labels_width, height is labels_height"
+    assert source.notes[-1] == f"labels.csv: {renames}"
 
 
 def test_numeric_labels_stay_numbers(tmp_path: Path) -> None:
@@ -308,15 +310,23 @@ def test_numeric_labels_stay_numbers(tmp_path: Path) -> None:
 
 def test_folders_give_the_label_if_the_labels_file_does_not(tmp_path: Path) -> None:
     images(tmp_path, "cat/a.png", "dog/b.png")
-    plain = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
-    assert table(plain) == {
+    age_source = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
+    assert table(age_source) == {
         "cat/a.png": {"label": 0, "class_name": "cat", "age": 1},
         "dog/b.png": {"label": 1, "class_name": "dog", "age": 2},
     }
-    other = plan(tmp_path, tmp_path / "labels.csv", "file,class_name\ncat/a.png,x\ndog/b.png,y\n")
-    assert table(other)["cat/a.png"] == {"label": 0, "class_name": "cat", "labels_class_name": "x"}
-    both = plan(tmp_path, tmp_path / "labels.csv", "file,label\ncat/a.png,lion\ndog/b.png,wolf\n")
-    assert [row["class_name"] for row in table(both).values()] == ["lion", "wolf"]
+    names_source = plan(
+        tmp_path, tmp_path / "labels.csv", "file,class_name\ncat/a.png,x\ndog/b.png,y\n"
+    )
+    assert table(names_source)["cat/a.png"] == {
+        "label": 0,
+        "class_name": "cat",
+        "labels_class_name": "x",
+    }
+    label_source = plan(
+        tmp_path, tmp_path / "labels.csv", "file,label\ncat/a.png,lion\ndog/b.png,wolf\n"
+    )
+    assert [row["class_name"] for row in table(label_source).values()] == ["lion", "wolf"]
 
 
 def test_path_column_is_found_or_given(tmp_path: Path) -> None:
@@ -450,16 +460,16 @@ def test_missing_or_undecodable_labels_file_is_refused(tmp_path: Path) -> None:
 
 def test_labels_files_are_parsed_like_inputs_of_their_kind(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
-    wanted = {
+    expected = {
         "a.png": {"id": "73786976294838206464", "seen": datetime.datetime(2020, 1, 1), "w": 0.5},
         "b.png": {"id": "1", "seen": datetime.datetime(2020, 1, 2), "w": 2.0},
     }
     text = "file;id;seen;w\na.png;73786976294838206464;2020-01-01;0.5\nb.png;1;2020-01-02;2\n"
     (tmp_path / "l.csv").write_bytes(text.encode("utf-16"))
-    assert table(plan(tmp_path, tmp_path / "l.csv", labels_path_column="file")) == wanted
-    rows = [{"file": file, **row, "id": int(row["id"])} for file, row in wanted.items()]  # type: ignore[call-overload]
+    assert table(plan(tmp_path, tmp_path / "l.csv", labels_path_column="file")) == expected
+    rows = [{"file": file, **row, "id": int(row["id"])} for file, row in expected.items()]  # type: ignore[call-overload]
     text = "".join(json.dumps(row, default=lambda day: f"{day:%Y-%m-%d}") + "\n" for row in rows)
-    assert table(plan(tmp_path, tmp_path / "l.jsonl", text, labels_path_column="file")) == wanted
+    assert table(plan(tmp_path, tmp_path / "l.jsonl", text, labels_path_column="file")) == expected
 
 
 def test_label_row_is_reported_with_its_line_despite_quoted_line_breaks(tmp_path: Path) -> None:
@@ -476,14 +486,19 @@ def test_columns_renamed_because_of_the_label_are_noted(tmp_path: Path) -> None:
         tmp_path, tmp_path / "l.csv", "file,kind,label,class_name\na.png,cat,7,x\n", label="kind"
     )
     assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
-    told = "label is labels_label, class_name is labels_class_name"
+    renames = "label is labels_label, class_name is labels_class_name"
     assert (
-        source.notes[-1] == f"l.csv: columns with the names of image features were renamed: {told}"
+        source.notes[-1]
+        == f"l.csv: columns with the names of image features were renamed: {renames}"
     )
 
 
-def _built(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, Any]:
-    """The columns of a build of 0.png, 1.png and 2.png with a table, and its notes."""
+def build_with_table(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, Any]:
+    """Builds 0.png, 1.png and 2.png with a table of labels or boxes.
+
+    Returns:
+        The columns of the records by name, and the notes as `notes`.
+    """
     (folder / "in").mkdir(exist_ok=True)
     for number in range(3):
         data = image_samples.encode_image("PNG", image_samples.picture(seed=number))
@@ -503,7 +518,7 @@ def _built(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, A
 
 def test_blanks_after_the_commas_of_a_labels_file_are_trimmed(tmp_path: Path) -> None:
     text = b"filename, label, n\n0.png, a, 1\n1.png, b, 2\n2.png,a , 3\n"
-    columns = _built(tmp_path, "labels.csv", text)
+    columns = build_with_table(tmp_path, "labels.csv", text)
     assert columns["class_name"] == ["a", "b", "a"]
     assert columns["n"] == [1, 2, 3]
 
@@ -523,18 +538,24 @@ def test_blanks_after_the_commas_of_a_labels_file_are_trimmed(tmp_path: Path) ->
 def test_labels_file_without_a_header_is_read_with_csv_options(
     tmp_path: Path, table: str, text: bytes, options: dict[str, Any]
 ) -> None:
-    columns = _built(tmp_path, table, text, header=False, names="filename,label", **options)
+    columns = build_with_table(
+        tmp_path, table, text, header=False, names="filename,label", **options
+    )
     assert columns["class_name"] == ["a", "b", "a"]
 
 
 def test_encoding_applies_to_a_labels_file(tmp_path: Path) -> None:
     text = "filename,label\n0.png,é\n1.png,b\n2.png,é\n".encode("latin-1")
-    assert _built(tmp_path, "labels.csv", text, encoding="latin-1")["class_name"] == ["é", "b", "é"]
+    assert build_with_table(tmp_path, "labels.csv", text, encoding="latin-1")["class_name"] == [
+        "é",
+        "b",
+        "é",
+    ]
 
 
 def test_csv_options_apply_to_a_table_of_boxes(tmp_path: Path) -> None:
     text = b"".join(b"%d.png! 1! 1! 3! 3! a\n" % number for number in range(3))
-    columns = _built(
+    columns = build_with_table(
         tmp_path,
         "boxes.csv",
         text,
@@ -548,30 +569,30 @@ def test_csv_options_apply_to_a_table_of_boxes(tmp_path: Path) -> None:
 def test_csv_options_are_refused_for_other_labels_files(tmp_path: Path) -> None:
     for table in ("labels.jsonl", "boxes.json"):
         with pytest.raises(UsageError, match="is only for CSV files, not for"):
-            _built(tmp_path, table, b'{"filename": "0.png"}\n', delimiter=";")
+            build_with_table(tmp_path, table, b'{"filename": "0.png"}\n', delimiter=";")
     with pytest.raises(UsageError, match="needs --labels or --boxes"):
         recordmill.build(tmp_path / "in", tmp_path / "out2", kind="images", delimiter=";")
 
 
 def test_first_row_that_names_an_image_suggests_no_header(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        _built(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
-    assert "use --no-header, and name the columns with --names" in in_flags(refused.value)
+    with pytest.raises(UsageError) as error:
+        build_with_table(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
+    assert "use --no-header, and name the columns with --names" in in_flags(error.value)
 
 
 def test_only_column_of_image_names_is_the_path_column(tmp_path: Path) -> None:
     text = b",samples,y\n0,/far/0.png,7\n1,/far/1.png,8\n2,/far/2.png,9\n"
-    assert _built(tmp_path, "labels.csv", text)["y"] == [7, 8, 9]
+    assert build_with_table(tmp_path, "labels.csv", text)["y"] == [7, 8, 9]
 
 
 def test_different_rows_of_one_image_are_noted(tmp_path: Path) -> None:
     text = b"filename,label\n0.png,a\n0.png,b\n1.png,b\n2.png,a\n"
-    notes = _built(tmp_path, "labels.csv", text)["notes"]
+    notes = build_with_table(tmp_path, "labels.csv", text)["notes"]
     assert any("1 file(s) have several rows that differ, such as 0.png" in note for note in notes)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "proposed"),
+    ("name", "text", "option"),
     [
         (
             "a.csv",
@@ -588,17 +609,15 @@ def test_different_rows_of_one_image_are_noted(tmp_path: Path) -> None:
     ],
 )
 def test_note_on_a_table_beside_images_proposes_a_working_option(
-    tmp_path: Path, name: str, text: str, proposed: str
+    tmp_path: Path, name: str, text: str, option: str
 ) -> None:
-    _built(tmp_path, "labels.csv", b"filename,label\n0.png,a\n1.png,b\n2.png,a\n")
+    build_with_table(tmp_path, "labels.csv", b"filename,label\n0.png,a\n1.png,b\n2.png,a\n")
     path = tmp_path / "in" / name
     path.write_text(text)
     result = recordmill.build(tmp_path / "in", tmp_path / "noted", kind="images")
-    assert any(f"{proposed}=" in note and "was not used" in note for note in result.notes)
-    options = {"missing": "ignore"} if proposed == "labels" else {}
-    recordmill.build(
-        tmp_path / "in", tmp_path / "read", kind="images", **{proposed: path}, **options
-    )
+    assert any(f"{option}=" in note and "was not used" in note for note in result.notes)
+    options = {"missing": "ignore"} if option == "labels" else {}
+    recordmill.build(tmp_path / "in", tmp_path / "read", kind="images", **{option: path}, **options)
 
 
 def split_images(root: Path) -> None:
@@ -635,7 +654,7 @@ def test_columns_of_several_labels_files_are_joined_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("second", "message"),
+    ("text", "message"),
     [
         (
             "file_name,size\n0.png,large\n",
@@ -648,12 +667,12 @@ def test_columns_of_several_labels_files_are_joined_by_name(tmp_path: Path) -> N
     ids=["types", "unmatched", "paths", "none"],
 )
 def test_message_on_one_of_several_labels_files_names_it(
-    second: str | None, message: str, tmp_path: Path
+    text: str | None, message: str, tmp_path: Path
 ) -> None:
     split_images(tmp_path / "in")
-    if second is not None:
+    if text is not None:
         (tmp_path / "in" / "test" / "a.csv").write_text("file_name,size\n0.png,1\n")
-        (tmp_path / "in" / "train" / "a.csv").write_text(second)
-    with pytest.raises(RecordmillError) as caught:
+        (tmp_path / "in" / "train" / "a.csv").write_text(text)
+    with pytest.raises(RecordmillError) as error:
         recordmill.build(tmp_path / "in", tmp_path / "out", labels=tmp_path / "in", kind="images")
-    assert message in str(caught.value)
+    assert message in str(error.value)

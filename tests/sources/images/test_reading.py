@@ -1,4 +1,7 @@
-"""Image files are read in bounded chunks, and each bad one is a reject that leaves no gap."""
+"""Image files are read in chunks of bounded size.
+
+A bad image is a reject and leaves no gap.
+"""
 
 import io
 import os
@@ -20,8 +23,13 @@ from recordmill.sources.images import source as images
 
 
 def test_chunk_of_images_keeps_to_its_size(tmp_path: Path) -> None:
-    """Files of 3 MiB: two make a chunk of 8 MiB at most; one of 9 MiB is a chunk of its own."""
-    padded = {f"{at}.png": PNG + bytes((9 << 20) if at == 2 else 3 << 20) for at in range(5)}
+    """Two files of 3 MiB are a chunk, which has at most 8 MiB.
+
+    A file of 9 MiB is a chunk of its own.
+    """
+    padded = {
+        f"{index}.png": PNG + bytes((9 << 20) if index == 2 else 3 << 20) for index in range(5)
+    }
     source = plan(write_files(tmp_path, padded))
     sizes = [[len(image.as_py()) for image in chunk.records["image"]] for chunk in chunks(source)]
     assert [len(size) for size in sizes] == [2, 1, 2]
@@ -57,9 +65,11 @@ def test_unit_of_only_bad_images_still_yields_a_chunk(tmp_path: Path) -> None:
 
 
 def test_decode_check_is_stricter_than_structure_check(tmp_path: Path) -> None:
-    at = GIF.rindex(b"\0;") - 40
-    # inside the LZW data; the blocks stay whole
-    damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]
+    begin = GIF.rindex(b"\0;") - 40
+    # The damage is inside the LZW data, so the blocks are complete.
+    damaged = (
+        GIF[:begin] + bytes(byte ^ 0xFF for byte in GIF[begin : begin + 30]) + GIF[begin + 30 :]
+    )
     write_files(tmp_path, {"a.gif": damaged, "b.gif": GIF})
     assert len(drain(plan(tmp_path))[0]) == 2
     rows, rejects = drain(plan(tmp_path, check="decode"))
@@ -87,7 +97,10 @@ def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str
 def test_pixel_limit_of_pillow_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
+    """`max_pixels` is the only limit.
+
+    The global limit of Pillow belongs to the user's own code.
+    """
     from PIL import Image
 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
@@ -128,8 +141,9 @@ def test_image_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: s
 
 
 def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
-    """The Arrow column's one data buffer is as large as the files, and rejects cost nothing of it
-    but its end.
+    """The data buffer of the Arrow column is about as large as the files.
+
+    Rejects use no space there, except at the end.
     """
     source = plan(write_files(tmp_path, {"a.png": PNG, "b.png": PNG[:-4], "c.png": PNG}))
     (chunk,) = chunks(source)
@@ -139,14 +153,14 @@ def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
     assert contract.BATCH_ROWS >= images.IMAGE_UNIT_FILES
 
 
-def tiff(*sizes: tuple[int, int]) -> bytes:
-    pages, into = [image_samples.picture(size=size) for size in sizes], io.BytesIO()
-    pages[0].save(into, "TIFF", save_all=True, append_images=pages[1:])
-    return into.getvalue()
+def make_tiff(*sizes: tuple[int, int]) -> bytes:
+    pages, buffer = [image_samples.picture(size=size) for size in sizes], io.BytesIO()
+    pages[0].save(buffer, "TIFF", save_all=True, append_images=pages[1:])
+    return buffer.getvalue()
 
 
 def test_every_page_of_a_tiff_is_within_max_pixels(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
+    write_files(tmp_path, {"a.tif": make_tiff((8, 8), (4, 9)), "b.tif": make_tiff((8, 8), (9, 9))})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert [row["source"] for row in rows] == ["a.tif"]
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
@@ -156,15 +170,12 @@ def test_every_page_of_a_tiff_is_within_max_pixels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("check", ["structure", "decode"])
 def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check: str) -> None:
-    """Pillow has the screen grow to it."""
-    whole = bytearray(image_samples.encode_image("GIF", PIL.Image.new("L", (9, 12))))
-    whole[6:10] = bytes((8, 0, 8, 0))
+    """Pillow enlarges the screen to the size of the frame."""
+    image = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
+    image[6:10] = bytes((8, 0, 8, 0))
     write_files(
         tmp_path,
-        {
-            "a.gif": bytes(whole),
-            "b.gif": image_samples.encode_image("GIF", PIL.Image.new("L", (8, 8))),
-        },
+        {"a.gif": bytes(image), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))},
     )
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
     assert [row["source"] for row in rows] == ["b.gif"]
@@ -176,28 +187,32 @@ def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check:
 def test_image_appended_to_a_jpeg_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A phone's MPO has some, whose sizes nothing has checked."""
-    whole, loaded, load = io.BytesIO(), list[tuple[int, int]](), ImageFile.load
+    """An MPO file of a phone has such images.
+
+    Their sizes are not checked before.
+    """
+    buffer, sizes, load = io.BytesIO(), list[tuple[int, int]](), ImageFile.load
     PIL.Image.new("L", (8, 8)).save(
-        whole, "MPO", save_all=True, append_images=[PIL.Image.new("L", (900, 900))]
+        buffer, "MPO", save_all=True, append_images=[PIL.Image.new("L", (900, 900))]
     )
-    monkeypatch.setattr(
-        ImageFile, "load", lambda image: (loaded.append(image.size), load(image))[1]
-    )
-    write_files(tmp_path, {"a.jpg": whole.getvalue()})
+    monkeypatch.setattr(ImageFile, "load", lambda image: (sizes.append(image.size), load(image))[1])
+    write_files(tmp_path, {"a.jpg": buffer.getvalue()})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
-    assert (len(rows), rejects, set(loaded)) == (1, [], {(8, 8)})
+    assert (len(rows), rejects, set(sizes)) == (1, [], {(8, 8)})
 
 
 def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
-    """Each passes over all pixels: 20,000 of them in 513 kB took two minutes to decode."""
-    whole = io.BytesIO()
-    image_samples.picture().save(whole, "JPEG", progressive=True)
-    data = whole.getvalue()
-    last = data.rindex(b"\xff\xda")
+    """Each scan passes over all pixels.
+
+    20,000 scans in 513 kB took two minutes to decode.
+    """
+    buffer = io.BytesIO()
+    image_samples.picture().save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last_scan = data.rindex(b"\xff\xda")
     write_files(
         tmp_path,
-        {f"{count}.jpg": data[:-2] + data[last:-2] * count + data[-2:] for count in (9, 600)},
+        {f"{count}.jpg": data[:-2] + data[last_scan:-2] * count + data[-2:] for count in (9, 600)},
     )
     rows, rejects = drain(plan(tmp_path))
     assert [row["source"] for row in rows] == ["9.jpg"]
@@ -205,13 +220,13 @@ def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
 
 
 def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
-    plain = PIL.Image.new("RGB", (600, 600))
-    write_files(tmp_path, {"a.png": PNG, "b.png": image_samples.encode_image("PNG", plain)})
-    for memory, there in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
+    image = PIL.Image.new("RGB", (600, 600))
+    write_files(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image)})
+    for memory, expected in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
         rows, rejects = drain(
             plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode")
         )
-        assert [row["source"] for row in rows] == there
+        assert [row["source"] for row in rows] == expected
     assert rejects == []
     (reject,) = drain(plan(tmp_path, common=PlanOptions(memory_bytes=1 << 20), check="decode"))[1]
     assert (

@@ -38,13 +38,13 @@ def tar(path: Path, members: Members) -> Path:
 
 
 def sample(number: int, image: str = "jpg") -> dict[str, bytes]:
-    """The files of one sample by ending; every third lacks its text."""
-    about = {"width": number, "tags": ["a"] * (number % 3), "geo": {"lat": number / 2}}
-    picture = image_samples.encode_image("JPEG", image_samples.picture(seed=number))
+    """Returns the files of one sample by ending. Every third sample has no text."""
+    metadata = {"width": number, "tags": ["a"] * (number % 3), "geo": {"lat": number / 2}}
+    picture = image_samples.encoded("JPEG", image_samples.picture(seed=number))
     return {
         **({image: picture, "seg.png": image_samples.encode_image("PNG")} if image else {}),
         "cls": b"%d\n" % (number % 4),
-        "json": json.dumps(about).encode(),
+        "json": json.dumps(metadata).encode(),
         "flac": b"fLaC%d" % number,
         **({"txt": f"größe {number}".encode()} if number % 3 else {}),
         "npy": npy(np.full((2, 3), number, np.float32)),
@@ -58,19 +58,19 @@ def members(numbers: Iterable[int], image: str = "jpg") -> Members:
 
 
 def expected(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
-    """What its record holds."""
-    files, about = sample(number, image), ("json_width" if image else "width")
-    of_image = (
+    """Returns the record of a sample."""
+    files, width_name = sample(number, image), ("json_width" if image else "width")
+    image_features = (
         {"image": files[image], "format": "JPEG", "height": 17, "width": 23, "channels": 3}
         if image
         else {}
     )
     return {
-        **of_image,
+        **image_features,
         **({"seg.png": files["seg.png"]} if image else {}),
         "source": source,
         "label": number % 4,
-        about: number,
+        width_name: number,
         "tags": ["a"] * (number % 3),
         "geo.lat": number / 2,
         "flac": files["flac"],
@@ -80,29 +80,32 @@ def expected(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
 
 
 def rows(out: Path) -> dict[str, dict[str, Any]]:
-    found = (
-        {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}
+    records = (
+        {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in row.items()
+        }
         for row in recordmill.open(out)
     )
-    return {row["source"]: row for row in found}
+    return {row["source"]: row for row in records}
 
 
 @pytest.mark.parametrize("image", ["jpg", ""])
 def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> None:
-    for at, split in enumerate(("train-0", "train-1", "val-0")):
+    for index, split in enumerate(("train-0", "train-1", "val-0")):
         (tmp_path / "in").mkdir(exist_ok=True)
-        tar(tmp_path / "in" / f"{split}.tar", members(range(at * 20, at * 20 + 20), image))
-    first = image or "cls"
-    wanted = {}
-    for n in range(60):
-        name = f"{('train-0', 'train-1', 'val-0')[n // 20]}/{n:03}.{first}"
-        wanted[name] = expected(n, name, image)
+        tar(tmp_path / "in" / f"{split}.tar", members(range(index * 20, index * 20 + 20), image))
+    first_ending = image or "cls"
+    expected_rows = {}
+    for number in range(60):
+        name = f"{('train-0', 'train-1', 'val-0')[number // 20]}/{number:03}.{first_ending}"
+        expected_rows[name] = expected(number, name, image)
     outs = []
-    for at, way in enumerate(WAYS_TO_BUILD):
-        outs.append(tmp_path / f"out{at}")
-        result = recordmill.build(tmp_path / "in", outs[-1], name="x", num_shards=2, **way)
+    for index, options in enumerate(WAYS_TO_BUILD):
+        outs.append(tmp_path / f"out{index}")
+        result = recordmill.build(tmp_path / "in", outs[-1], name="x", num_shards=2, **options)
         assert (result.kind, result.records) == ("webdataset", {"train": 40, "validation": 20})
-    assert rows(outs[0]) == wanted
+    assert rows(outs[0]) == expected_rows
     ds = recordmill.open(outs[0])
     assert (ds.schema.label, ds.schema["npy"].shape, ds.schema["text"].required) == (
         "label",
@@ -110,17 +113,17 @@ def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> Non
         False,
     )
     shards = [shard_bytes(out) for out in outs]
-    assert all(one == shards[0] for one in shards)
+    assert all(shard == shards[0] for shard in shards)
     folder = tmp_path / "loose"
-    for name in wanted:
+    for name in expected_rows:
         number = int(name.split("/")[1][:3])
         for ending, data in sample(number, image).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).with_name(f"{number:03}.{ending}").write_bytes(data)
     recordmill.build(folder, tmp_path / "of_folder", kind="webdataset", name="x", num_shards=2)
     assert shard_bytes(tmp_path / "of_folder") == shards[0]
-    each = [str(path) for path in sorted((tmp_path / "in").iterdir())]
-    assert recordmill.build(each, tmp_path / "of_each").records == {"train": 40, "validation": 20}
+    paths = [str(path) for path in sorted((tmp_path / "in").iterdir())]
+    assert recordmill.build(paths, tmp_path / "of_each").records == {"train": 40, "validation": 20}
 
 
 PICKLE = npy(np.array([{}], object), allow_pickle=True)
@@ -128,7 +131,7 @@ HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
 
 
 @pytest.mark.parametrize(
-    ("ending", "data", "said"),
+    ("ending", "data", "message"),
     [
         ("cls", b"cat", ".cls: invalid literal for int()"),
         ("cls", str(2**64).encode(), ".cls: 1.84467441e+19 does not fit int64"),
@@ -145,7 +148,7 @@ HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
     ],
 )
 def test_sample_that_cannot_be_read_is_a_reject(
-    ending: str, data: bytes | None, said: str, tmp_path: Path
+    ending: str, data: bytes | None, message: str, tmp_path: Path
 ) -> None:
     files = dict(members(range(9)))
     if data is None:
@@ -153,20 +156,22 @@ def test_sample_that_cannot_be_read_is_a_reject(
     else:
         files[f"004.{ending}"] = data
     path = tar(tmp_path / "a.tar", files.items())
-    dtypes = {"npy": "float32[2,3]"} if "shape" in said else {}
+    dtypes = {"npy": "float32[2,3]"} if "shape" in message else {}
     source = plan_samples(list_inputs([str(path)]), SampleOptions(), PlanOptions(dtypes=dtypes))
-    found, rejects = read_all(source)
+    result_rows, rejects = read_all(source)
     (reject,) = (*source.plan_rejects, *rejects)
     assert reject.source.startswith("004.")
-    assert said in in_flags(reject.message)
-    assert [row["source"] for row in values(found)] == [f"{n:03}.jpg" for n in range(9) if n != 4]
+    assert message in in_flags(reject.message)
+    assert [row["source"] for row in values(result_rows)] == [
+        f"{n:03}.jpg" for n in range(9) if n != 4
+    ]
 
 
 NO_FORM = r"'x' is .*keeps .json as text"
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {4: '"a"'},
@@ -183,24 +188,30 @@ NO_FORM = r"'x' is .*keeps .json as text"
         (dict.fromkeys(range(4), '"a"') | {8: "null"}, NO_FORM),
     ],
 )
-@pytest.mark.parametrize("at_once", [1, 100])
+@pytest.mark.parametrize("batch_files", [1, 100])
 def test_sample_whose_json_differs_in_form_is_a_reject(
-    values: dict[int, str], said: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[int, str],
+    message: str,
+    batch_files: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("recordmill.sources.images.samples.BATCH_FILES", at_once)
-    json_of = {n: b'{"x": %s}' % values.get(n, str(n)).encode() for n in range(9)}
+    monkeypatch.setattr("recordmill.sources.images.samples.BATCH_FILES", batch_files)
+    documents = {n: b'{"x": %s}' % values.get(n, str(n)).encode() for n in range(9)}
     pairs = [
-        (f"{n}.{end}", json_of[n] if end == "json" else b"1")
+        (f"{n}.{end}", documents[n] if end == "json" else b"1")
         for n in range(9)
         for end in ("cls", "json")
     ]
     path = tar(tmp_path / "a.tar", pairs)
-    if said == NO_FORM:
-        with pytest.raises(RecordmillError, match=said if at_once > 1 else "declare its type"):
+    if message == NO_FORM:
+        with pytest.raises(
+            RecordmillError, match=message if batch_files > 1 else "declare its type"
+        ):
             recordmill.build(path, tmp_path / "out")
         recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
         assert {row["json"].encode() for row in recordmill.open(tmp_path / "out")} == {
-            *json_of.values()
+            *documents.values()
         }
         return
     bad = [4, 5][: len(values) if len(values) < 9 else 1]
@@ -208,12 +219,13 @@ def test_sample_whose_json_differs_in_form_is_a_reject(
         recordmill.build(path, tmp_path / "out")
     result = recordmill.build(path, tmp_path / "out", max_rejects=2)
     rejects = rejects_of(result)
-    assert [one["source"] for one in rejects] == [f"{n}.cls" for n in bad]
-    said = said.replace("--dtype json=string", 'dtypes={"json": "string"}')  # as files have it
-    assert all(said in one["message"] for one in rejects)
+    assert [reject["source"] for reject in rejects] == [f"{n}.cls" for n in bad]
+    # in rejects files, options are keywords
+    message = message.replace("--dtype json=string", 'dtypes={"json": "string"}')
+    assert all(message in reject["message"] for reject in rejects)
     ds = recordmill.open(tmp_path / "out")
     assert sorted(row["source"] for row in ds) == [f"{n}.cls" for n in range(9) if n not in bad]
-    assert ds.schema[ds.schema.names[-1]].required == ("codec" not in said)
+    assert ds.schema[ds.schema.names[-1]].required == ("codec" not in message)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +278,13 @@ def test_images_of_samples_are_resized_like_loose_ones(tmp_path: Path) -> None:
     path = tar(
         tmp_path / "a.tar.gz", [*files.items(), *((f"{n}.cls", b"%d" % n) for n in range(9))]
     )
-    told: dict[str, Any] = {"resize": "8x10", "resize_mode": "crop", "reencode": "webp:80"}
-    recordmill.build(tmp_path / "loose", tmp_path / "expected", **told)
-    result = recordmill.build(path, tmp_path / "out", **told)
+    options: dict[str, Any] = {"resize": "8x10", "resize_mode": "crop", "reencode": "webp:80"}
+    recordmill.build(tmp_path / "loose", tmp_path / "expected", **options)
+    result = recordmill.build(path, tmp_path / "out", **options)
     assert "images are resized to 8 x 10 (crop)" in " ".join(result.notes)
-    found, expected = rows(tmp_path / "out"), rows(tmp_path / "expected")
-    assert {name: {**row, "label": int(name[0])} for name, row in expected.items()} == found
-    assert {row["format"] for row in found.values()} == {"WebP"}
+    result_rows, expected = rows(tmp_path / "out"), rows(tmp_path / "expected")
+    assert {name: {**row, "label": int(name[0])} for name, row in expected.items()} == result_rows
+    assert {row["format"] for row in result_rows.values()} == {"WebP"}
     with pytest.raises(RecordmillError, match="--resize: the samples have no images"):
         recordmill.build(
             tar(tmp_path / "b.tar", members(range(3), "")), tmp_path / "other", resize="8x8"

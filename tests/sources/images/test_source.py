@@ -1,5 +1,6 @@
-"""Images of a folder become records in order, with their options applied; bad files are rejects
-or errors.
+"""Images of a folder become records in order, with their options applied.
+
+Bad files are rejects or errors.
 """
 
 from collections import Counter
@@ -25,21 +26,21 @@ def test_sizes_of_chunks_and_units_do_not_change_the_records(
     write_files(
         tmp_path,
         {
-            f"{at:03}.png": image_samples.encode_image("PNG", image_samples.picture(seed=at))
-            for at in range(50)
+            f"{number:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=number))
+            for number in range(50)
         },
     )
-    whole = drain(plan(tmp_path))
+    expected = drain(plan(tmp_path))
     monkeypatch.setattr(images, "IMAGE_UNIT_BYTES", 5_000)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_BYTES", 2_500)
-    small = plan(tmp_path)
-    assert len(small.units) > 5
-    assert max(unit.size_bytes for unit in small.units) <= 5_000
-    assert len(chunks(small)) > 10
-    assert drain(small) == whole
+    source = plan(tmp_path)
+    assert len(source.units) > 5
+    assert max(unit.size_bytes for unit in source.units) <= 5_000
+    assert len(chunks(source)) > 10
+    assert drain(source) == expected
     monkeypatch.setattr(images, "IMAGE_UNIT_FILES", 3)
     assert max(unit.rows or 0 for unit in plan(tmp_path).units) == 3
-    assert drain(plan(tmp_path)) == whole
+    assert drain(plan(tmp_path)) == expected
 
 
 def test_content_determines_the_image_format(tmp_path: Path) -> None:
@@ -131,20 +132,22 @@ def test_label_of_images_needs_a_labels_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")]
+    ("image_folder", "mask_folder"),
+    [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")],
 )
 def test_folders_of_images_and_masks_are_not_taken_as_classes(
-    tmp_path: Path, one: str, other: str
+    tmp_path: Path, image_folder: str, mask_folder: str
 ) -> None:
     root = write_files(
-        tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)}
+        tmp_path / "in",
+        {f"{folder}/{n}.png": PNG for folder in (image_folder, mask_folder) for n in range(3)},
     )
-    with pytest.raises(UsageError, match="not like two classes") as refused:
+    with pytest.raises(UsageError, match="not like two classes") as error:
         plan(root)
-    said = in_flags(refused.value)
-    assert "--class-from folders" in said
+    message = in_flags(error.value)
+    assert "--class-from folders" in message
     assert len(plan(root, class_from="folders").files) == 6
-    pair = plan(root, pair=said.split("--pair ")[1].split()[0])  # which is to be copied
+    pair = plan(root, pair=message.split("--pair ")[1].split()[0])  # users copy this option
     assert [unit.rows for unit in pair.units] == [3]
     assert pair.schema.label is None
 
@@ -153,12 +156,12 @@ def test_unneeded_table_beside_images_may_be_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_files(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
-    read = images.read_range
+    original_read = images.read_range
 
-    def read_images(path: str, *where: int) -> Any:
+    def read_images(path: str, *span: int) -> Any:
         if path.endswith(".csv"):
             raise PermissionError(13, "Permission denied", path)
-        return read(path, *where)
+        return original_read(path, *span)
 
     monkeypatch.setattr(images, "read_range", read_images)
     assert "ignored beside the images: 1 .csv" in plan(root, class_from="none").notes
@@ -197,10 +200,10 @@ def test_image_to_image_folders_are_refused_and_pair_reads_them(tmp_path: Path, 
     source = write_files(
         tmp_path / "in", {f"{split}{side}/{n}": PNG for side in ("input", "target") for n in names}
     )
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         recordmill.build(source, tmp_path / "out")
-    assert "--pair input,target" in in_flags(refused.value)
+    assert "--pair input,target" in in_flags(error.value)
     assert recordmill.build(source, tmp_path / "out", pair="input,target").read == 2
-    # With other names in one folder these are two classes like any other.
+    # If the names in the folders differ, the folders are two classes.
     write_files(source, {f"{split}target/2.png": PNG})
     assert recordmill.build(source, tmp_path / "classes").read == 5

@@ -1,4 +1,7 @@
-"""Pascal VOC files are read, and a bad object or a hostile document is refused alone."""
+"""Pascal VOC files are read.
+
+A bad object or a hostile document is refused without its neighbours.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from recordmill.base.errors import RecordmillError
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (OBJECT.format("<difficult>Unspecified</difficult>", 11), "difficult is 'Unspecified'"),
         (OBJECT.format("", "left"), "xmin is 'left'"),
@@ -23,13 +26,13 @@ from recordmill.base.errors import RecordmillError
     ],
 )
 def test_one_bad_object_of_voc_is_one_reject(
-    bad: str, says: str, images: Path, tmp_path: Path
+    bad: str, message: str, images: Path, tmp_path: Path
 ) -> None:
     good = OBJECT.format("<difficult>0</difficult>", 11)
     write_file(tmp_path / "boxes" / "a.xml", f"<annotation>{good}{bad}</annotation>")
     records, (reject,), _ = read(images, tmp_path / "boxes")
     assert (reject.source, reject.place) == ("a.xml", "object 2")
-    assert says in reject.message
+    assert message in reject.message
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
@@ -46,7 +49,7 @@ def test_xml_entities_are_refused_in_every_encoding(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "is not XML"),
         ("<html><body>503</body></html>", "its root is <html>"),
@@ -56,13 +59,13 @@ def test_xml_entities_are_refused_in_every_encoding(
     ids=["empty", "page", "dlib", "video"],
 )
 def test_xml_without_annotations_of_images_is_a_reject(
-    text: str, says: str, images: Path, tmp_path: Path
+    text: str, message: str, images: Path, tmp_path: Path
 ) -> None:
     write_file(tmp_path / "boxes" / "a.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
     write_file(tmp_path / "boxes" / "b.xml", text)
     records, rejects, _ = read(images, tmp_path / "boxes")
     (reject,) = rejects
-    assert says in reject.message
+    assert message in reject.message
     assert "b.png" not in records
 
 

@@ -1,4 +1,4 @@
-"""YOLO files are read with the names, splits and images of the tools that write them."""
+"""YOLO files are read with the names, splits and images of their tools."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from recordmill.storage.listing import list_inputs
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("0 50 25 30 20", "50 is not a share of the image; --box-unit pixels"),
         ("0 0.5 0.5 -0.1 0.2", "a negative size"),
@@ -26,13 +26,13 @@ from recordmill.storage.listing import list_inputs
     ],
 )
 def test_one_bad_line_of_yolo_is_one_reject(
-    line: str, says: str, images: Path, tmp_path: Path
+    line: str, message: str, images: Path, tmp_path: Path
 ) -> None:
     write_file(tmp_path / "boxes" / "classes.txt", "x\n")
     write_file(tmp_path / "boxes" / "a.txt", f"0 0.25 0.3 0.3 0.4\n{line}\n")
     records, (reject,), _ = read(images, tmp_path / "boxes")
     assert (reject.source, reject.place) == ("a.txt", "line 2")
-    assert says in str(reject)
+    assert message in str(reject)
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
@@ -93,7 +93,8 @@ def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     write_file(tmp_path / "train.txt", "./images/train/0.jpg\n")
     source = plan(tmp_path / "images", tmp_path)
     (reject,) = source.plan_rejects
-    assert "'gone' is not an image of this input" in reject.message  # not that of the other split
+    # the image of the other split does not match
+    assert "'gone' is not an image of this input" in reject.message
     labels = [
         label
         for unit in source.units
@@ -120,17 +121,19 @@ def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_p
         assert any(f"--boxes {tmp_path}/set/labels" in note for note in notes)
 
 
-@pytest.mark.parametrize("flat", [False, True], ids=["folders", "darknet"])
+@pytest.mark.parametrize("is_flat", [False, True], ids=["folders", "darknet"])
 def test_the_root_of_a_yolo_data_set_is_named_though_most_files_are_text(
-    flat: bool, tmp_path: Path
+    is_flat: bool, tmp_path: Path
 ) -> None:
     root = tmp_path / "set"
     for number in range(2):
-        save_image(root / ("data" if flat else "images") / f"{number}.jpg")
-        write_file(root / ("data" if flat else "labels") / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
+        save_image(root / ("data" if is_flat else "images") / f"{number}.jpg")
+        write_file(
+            root / ("data" if is_flat else "labels") / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n"
+        )
     for name in ("train.txt", "classes.txt", "more.txt"):
         write_file(root / name, "cat\ndog\n")
-    images, boxes = (root, root) if flat else (root / "images", root / "labels")
-    with pytest.raises(RecordmillError) as caught:
+    images, boxes = (root, root) if is_flat else (root / "images", root / "labels")
+    with pytest.raises(RecordmillError) as error:
         detect_kind(list_inputs([str(root)]))
-    assert f"build images {images}` with --boxes {boxes}" in str(caught.value)
+    assert f"build images {images}` with --boxes {boxes}" in str(error.value)

@@ -1,4 +1,4 @@
-"""JSON values are cast to the dtypes of the schema, and those that do not fit are rejects."""
+"""JSON values are cast to the dtypes of the schema, or become rejects."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""A JSON array of objects is read like Python's json module reads it; broken documents are
-refused with a remedy.
+"""A JSON array of objects is read like Python's json module reads it.
+
+Broken documents are refused with a remedy.
 """
 
 import base64
@@ -44,7 +45,7 @@ def test_json_array_is_data_if_there_is_no_other_data(tmp_path: Path) -> None:
     assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"
 
 
-# What `read --to jsonl` and `--to csv` write is built again, value for value
+# The output of `read --to jsonl` and `--to csv` is built again with equal values
 TIMES = {
     "date": pa.array([datetime.date(2020, 1, 1)] * 2),
     **{unit: pa.array([0, 1], pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")},
@@ -77,34 +78,38 @@ COLUMNS = {
 }
 
 
-def there_and_back(
-    folder: Path, columns: dict[str, pa.Array], to: str = "jsonl", **options: Any
+def make_round_trip(
+    folder: Path, columns: dict[str, pa.Array], form: str = "jsonl", **options: Any
 ) -> tuple[Any, Any]:
-    """The data sets before and after."""
+    """Builds columns, exports them, and builds the export again.
+
+    Returns:
+        (the first data set, the second data set).
+    """
     recordmill.build(pa.table(columns), folder / "first", shuffle=False, splits="all=1")
-    recordmill.read(folder / "first", folder / "lines", to=to)
-    (lines,) = (folder / "lines").rglob(f"*.{to}")
+    recordmill.read(folder / "first", folder / "lines", to=form)
+    (lines,) = (folder / "lines").rglob(f"*.{form}")
     recordmill.build(lines, folder / "second", shuffle=False, splits="all=1", **options)
     return recordmill.open(folder / "first"), recordmill.open(folder / "second")
 
 
 def test_every_dtype_survives_a_round_trip_through_jsonl_with_the_schema(tmp_path: Path) -> None:
-    first, second = there_and_back(tmp_path, COLUMNS, schema=tmp_path / "first" / "schema.pbtxt")
+    first, second = make_round_trip(tmp_path, COLUMNS, schema=tmp_path / "first" / "schema.pbtxt")
     assert second.to_table().equals(first.to_table())
 
 
 def test_every_scalar_survives_a_round_trip_through_csv_with_the_schema(tmp_path: Path) -> None:
-    first, second = there_and_back(
+    first, second = make_round_trip(
         tmp_path, SINGLE, "csv", schema=tmp_path / "first" / "schema.pbtxt", header=True
     )
     assert second.to_table().equals(first.to_table())
 
 
-@pytest.mark.parametrize("to", ["jsonl", "csv"])
-def test_times_survive_a_round_trip_without_a_schema(tmp_path: Path, to: str) -> None:
-    lists = {} if to == "csv" else {name: COLUMNS[name] for name in ("moments", "pair", "deep")}
-    first, second = there_and_back(
-        tmp_path, TIMES | lists, to, **({"header": True} if to == "csv" else {})
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_times_survive_a_round_trip_without_a_schema(tmp_path: Path, form: str) -> None:
+    lists = {} if form == "csv" else {name: COLUMNS[name] for name in ("moments", "pair", "deep")}
+    first, second = make_round_trip(
+        tmp_path, TIMES | lists, form, **({"header": True} if form == "csv" else {})
     )
     assert second.to_table().to_pydict() == first.to_table().to_pydict()
     assert [feature.dtype for feature in second.schema] == [
@@ -115,20 +120,20 @@ def test_times_survive_a_round_trip_without_a_schema(tmp_path: Path, to: str) ->
 def test_types_that_text_does_not_show_are_widened_or_rejected_without_a_schema(
     tmp_path: Path,
 ) -> None:
-    """Half floats are wider, bytes are their base64, a number beyond float32 is a reject with its
-    remedy.
+    """Half floats become wider, and bytes become their base64 text.
+
+    A number beyond float32 is a reject with a remedy.
     """
     names = ("f16", "bytes", "f64")
     columns = {name: COLUMNS[name] for name in names}
-    first, second = there_and_back(tmp_path, columns, max_rejects=1)
+    first, second = make_round_trip(tmp_path, columns, max_rejects=1)
     assert second.to_table()["f16"].to_pylist() == first.to_table()["f16"].to_pylist()[:1]
     assert second.to_table()["bytes"].to_pylist() == [base64.b64encode(b"\xff\x00\n").decode()]
-    rejected = json.loads(
+    reject = json.loads(
         next((tmp_path / "second" / "rejects").iterdir()).read_text().splitlines()[0]
     )
     assert (
-        rejected["message"]
-        == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
+        reject["message"] == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
     )
     notes = recordmill.open(tmp_path / "second").records.catalog.manifest.statistics["notes"]
     assert any("1 of 2 values do not fit float32 and are rejected" in note for note in notes)
@@ -140,7 +145,7 @@ def test_types_that_text_does_not_show_are_widened_or_rejected_without_a_schema(
     )
 
 
-def plan_of_trip(path: Path, rows: list[Any], **common: Any) -> JsonlSource:
+def plan_rows(path: Path, rows: list[Any], **common: Any) -> JsonlSource:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(**common))
 
@@ -161,55 +166,55 @@ ISO = [
 def test_iso_times_in_json_are_detected_and_noted(
     tmp_path: Path, texts: list[Any], dtype: str
 ) -> None:
-    source = plan_of_trip(tmp_path / "a.jsonl", [{"t": text} for text in texts])
+    source = plan_rows(tmp_path / "a.jsonl", [{"t": text} for text in texts])
     assert source.schema["t"].dtype == dtype
-    said = [in_flags(note) for note in source.notes if "ISO 8601" in note]
-    assert said == (
+    time_notes = [in_flags(note) for note in source.notes if "ISO 8601" in note]
+    assert time_notes == (
         []
         if dtype == "string"
         else [f"t: all its text is ISO 8601, so it is {dtype}; --dtype t=string keeps the text"]
     )
-    kept = plan_of_trip(
+    text_source = plan_rows(
         tmp_path / "b.jsonl", [{"t": text} for text in texts], dtypes={"t": "string"}
     )
-    assert [row["t"] for row in values(read_all(kept)[0])] == texts
-    assert not any("ISO 8601" in note for note in kept.notes)
+    assert [row["t"] for row in values(read_all(text_source)[0])] == texts
+    assert not any("ISO 8601" in note for note in text_source.notes)
 
 
 BYTES = Schema((Feature("x", "bytes"),))
 
 
 def test_bytes_of_a_schema_are_decoded_from_base64(tmp_path: Path) -> None:
-    padded = plan_of_trip(
+    source = plan_rows(
         tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES
     )
-    assert [row["x"] for row in values(read_all(padded)[0])] == [b"a", b"abc", None, b""]
+    assert [row["x"] for row in values(read_all(source)[0])] == [b"a", b"abc", None, b""]
     assert "x: its text is decoded as base64; --dtype x=bytes keeps the text" in map(
-        in_flags, padded.notes
+        in_flags, source.notes
     )
-    found, rejects = read_all(
-        plan_of_trip(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
+    rows, rejects = read_all(
+        plan_rows(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
     )
-    assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
-    assert [in_flags(one.message) for one in rejects] == [
+    assert [row["x"] for row in values(rows)] == [base64.b64decode("data")]
+    assert [in_flags(reject.message) for reject in rejects] == [
         "x: 'a text' is not base64; --dtype x=bytes keeps text as it is"
     ]
 
 
 def test_bytes_declared_by_dtype_keep_text_or_decode_base64(tmp_path: Path) -> None:
     rows = [{"x": "data"}, {"x": "no base64"}, {"x": 1234}, {"x": ["data"]}]
-    as_text = plan_of_trip(tmp_path / "a.jsonl", rows[:2], schema=BYTES, dtypes={"x": "bytes"})
-    assert [row["x"] for row in values(read_all(as_text)[0])] == [b"data", b"no base64"]
+    text_source = plan_rows(tmp_path / "a.jsonl", rows[:2], schema=BYTES, dtypes={"x": "bytes"})
+    assert [row["x"] for row in values(read_all(text_source)[0])] == [b"data", b"no base64"]
     for common in ({}, {"schema": BYTES}):
-        decoded = plan_of_trip(tmp_path / "b.jsonl", rows, dtypes={"x": "base64"}, **common)
-        found, rejects = read_all(decoded)
-        assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
+        decoded = plan_rows(tmp_path / "b.jsonl", rows, dtypes={"x": "base64"}, **common)
+        decoded_rows, rejects = read_all(decoded)
+        assert [row["x"] for row in values(decoded_rows)] == [base64.b64decode("data")]
         assert [in_flags(reject.message) for reject in rejects] == [
             "x: 'no base64' is not base64; --dtype x=bytes keeps text as it is",
             "x: '1234' is not base64; --dtype x=bytes keeps text as it is",
             "x: a list where bytes is expected: '[\"data\"]'",
         ]
-    lists = plan_of_trip(
+    lists = plan_rows(
         tmp_path / "c.jsonl", [{"x": ["YQ==", ""]}, {"x": []}], dtypes={"x": "base64[?]"}
     )
     assert [row["x"] for row in values(read_all(lists)[0])] == [[b"a", b""], []]
@@ -220,18 +225,18 @@ def test_bytes_declared_by_dtype_keep_text_or_decode_base64(tmp_path: Path) -> N
 )
 def test_base64_equals_that_of_python(texts: list[Any]) -> None:
     texts = [base64.b64encode(text).decode() if isinstance(text, bytes) else text for text in texts]
-    found, wrong = decode_base64(pa.array(["x", *texts], pa.large_string()).slice(1))
-    for text, value, bad in zip(texts, found.to_pylist(), wrong.tolist(), strict=True):
+    decoded, is_wrong = decode_base64(pa.array(["x", *texts], pa.large_string()).slice(1))
+    for text, value, is_bad in zip(texts, decoded.to_pylist(), is_wrong.tolist(), strict=True):
         if text is None:
-            assert (value, bad) == (None, False)
+            assert (value, is_bad) == (None, False)
             continue
         try:
-            wanted = base64.b64decode(text, validate=True)
+            expected = base64.b64decode(text, validate=True)
         except ValueError:
-            wanted = None
-        right = wanted is not None and base64.b64encode(wanted).decode() == text
-        assert bad == (not right)
-        assert bad or value == wanted
+            expected = None
+        is_canonical = expected is not None and base64.b64encode(expected).decode() == text
+        assert is_bad == (not is_canonical)
+        assert is_bad or value == expected
 
 
 @pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
@@ -262,9 +267,9 @@ def test_record_path_that_cannot_be_read_is_refused(
     tmp_path: Path, text: str, keys: str, message: str
 ) -> None:
     path = write_file(tmp_path / "in.json", text)
-    with pytest.raises(RecordmillError) as found:
+    with pytest.raises(RecordmillError) as error:
         recordmill.build(path, tmp_path / "out", kind="jsonl", record_path=keys)
-    assert re.search(message, in_flags(found.value)), str(found.value)
+    assert re.search(message, in_flags(error.value)), str(error.value)
 
 
 @pytest.mark.parametrize(("document", "keys"), DOCUMENTS[:3])
@@ -273,12 +278,12 @@ def test_json_document_is_refused_with_the_record_path_of_its_array(
     tmp_path: Path, document: Any, keys: str, name: str
 ) -> None:
     path = write_file(tmp_path / name, json.dumps(document))
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as error:
         recordmill.build(path, tmp_path / "out")
     assert f"its member '{keys}' is an array of objects: `recordmill build jsonl`" in str(
-        found.value
+        error.value
     )
-    assert f"with --record-path {keys} reads it" in in_flags(found.value)
+    assert f"with --record-path {keys} reads it" in in_flags(error.value)
 
 
 @pytest.mark.parametrize(
@@ -315,14 +320,14 @@ def test_json_document_without_objects_is_refused_with_a_way_to_build_it(
     tmp_path: Path, document: Any, message: str, rows: list[dict[str, Any]] | None
 ) -> None:
     path = write_file(tmp_path / "in.json", json.dumps(document))
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as error:
         recordmill.build(path, tmp_path / "out")
-    assert message in str(found.value)
-    if "build jsonl" in str(found.value):
+    assert message in str(error.value)
+    if "build jsonl" in str(error.value):
         assert recordmill.build(path, tmp_path / "one", kind="jsonl").records == {"train": 1}
-    if way := re.search(r"recordmill\.build\((.*), OUT\)", str(found.value)):
-        pandas = pytest.importorskip("pandas") if "pandas" in way[1] else None
-        data = eval(way[1], {"document": document, "pandas": pandas})
+    if call := re.search(r"recordmill\.build\((.*), OUT\)", str(error.value)):
+        pandas = pytest.importorskip("pandas") if "pandas" in call[1] else None
+        data = eval(call[1], {"document": document, "pandas": pandas})
         recordmill.build(data, tmp_path / "out", shuffle=False)
         assert recordmill.open(tmp_path / "out").to_table().to_pylist() == rows
 
@@ -352,9 +357,9 @@ def test_json_document_with_a_distant_array_is_refused_with_record_path(
     tmp_path: Path,
 ) -> None:
     path = write_file(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as error:
         recordmill.build(path, tmp_path / "out")
-    assert "with --record-path KEY reads the member KEY" in in_flags(found.value)
+    assert "with --record-path KEY reads the member KEY" in in_flags(error.value)
     recordmill.build(path, tmp_path / "out", kind="jsonl", record_path="data")
     assert len(recordmill.open(tmp_path / "out")) == 50
 

@@ -65,7 +65,7 @@ def test_bad_json_line_is_a_reject(tmp_path: Path, line: bytes, reason: str, mes
 
 
 @pytest.mark.parametrize(
-    ("good", "odd", "message"),
+    ("good", "other_record", "message"),
     [
         ({"x": {"y": 1}}, {"x": "bob"}, "x: a string, but an object is expected: 'bob'"),
         ({"x": "bob"}, {"x": {"y": 1}}, "x: an object where string is expected: '{\"y\": 1}'"),
@@ -93,20 +93,20 @@ def test_bad_json_line_is_a_reject(tmp_path: Path, line: bytes, reason: str, mes
         ({"x": [1]}, {"x": ["a"]}, "x: ['a'] does not fit int64 [?]; --dtype x=string keeps it"),
     ],
 )
-@pytest.mark.parametrize("kept", [0, 1 << 20])
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_record_of_an_unusual_form_is_a_reject(
-    tmp_path: Path, good: object, odd: object, message: str, kept: int
+    tmp_path: Path, good: object, other_record: object, message: str, cache_bytes: int
 ) -> None:
-    path = write(tmp_path / "a.jsonl", *[good] * 20, odd, *[good] * 20)
-    source = plan(path, parsed_cache_bytes=kept)
+    path = write(tmp_path / "a.jsonl", *[good] * 20, other_record, *[good] * 20)
+    source = plan(path, parsed_cache_bytes=cache_bytes)
     rows, rejects = read_all(source)
     assert len(rows) == 40
     assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [
         ("line 21", message)
     ]
     assert any(", and 1 time " in note and "(a.jsonl: line 21)" in note for note in source.notes)
-    if (said := re.search(r"--dtype '?(\w+=[^ ']+)'? keeps it", message)) is not None:
-        assert len(read_all(plan(path, dtypes=dict([said[1].split("=")])))[0]) == 41
+    if (remedy := re.search(r"--dtype '?(\w+=[^ ']+)'? keeps it", message)) is not None:
+        assert len(read_all(plan(path, dtypes=dict([remedy[1].split("=")])))[0]) == 41
 
 
 def test_long_json_lines_are_rejects_wherever_blocks_end(
@@ -114,10 +114,10 @@ def test_long_json_lines_are_rejects_wherever_blocks_end(
 ) -> None:
     rows = [{"a": "x" * 10}, {"a": "x" * 300}, {"a": "y"}, {"a": "z" * 85}, {"a": "x" * 2000}]
     path = write(tmp_path / "a.jsonl", *rows)
-    for block in (1 << 20, 64, 37):
-        monkeypatch.setattr(lines.read_line_blocks, "__defaults__", (block,))
-        found, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
-        assert [row[1] for row in found] == [0, 2, 3]
+    for block_bytes in (1 << 20, 64, 37):
+        monkeypatch.setattr(lines.read_line_blocks, "__defaults__", (block_bytes,))
+        good_rows, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
+        assert [row[1] for row in good_rows] == [0, 2, 3]
         assert [reject.place for reject in rejects] == ["line 2", "line 5"]
         assert in_flags(rejects[0].message) == (
             "the line has 309 bytes, more than the 100 that --max-line-bytes, and an eighth of --memory, allow"
@@ -135,7 +135,7 @@ def test_json_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
 def test_jsonl_with_blank_lines_keeps_its_order_without_shuffle(
     tmp_path: Path,
 ) -> None:
-    """Blank lines have positions, at the ends of files and of ranges too."""
+    """Blank lines have positions, even at the end of a file or range."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "0.jsonl").write_text('{"a": 0}\n\n\n{"a": 1}\n\n')

@@ -1,4 +1,4 @@
-"""JSON types become dtypes, and values of several forms are refused until they are declared."""
+"""JSON types become dtypes, and values of several forms must be declared."""
 
 from pathlib import Path
 
@@ -99,11 +99,11 @@ def test_integers_beyond_int64_become_text(tmp_path: Path) -> None:
 
 def test_values_of_two_forms_are_refused_until_declared(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"x": 1}, {"x": "b"}, {"x": True}, {"x": 2.50})
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         plan(path)
     expected = "'x' is a number (a.jsonl: line 1) and a string (a.jsonl: line 2) and true or false (a.jsonl: line 3)"
     assert (
-        str(caught.value)
+        str(error.value)
         == f"{expected}; declare its type: --dtype x=string keeps the scalars as text"
     )
     assert [row["x"] for row in values(read_all(plan(path, dtypes={"x": "string"}))[0])] == [
@@ -122,29 +122,29 @@ def test_values_of_two_forms_are_refused_until_declared(tmp_path: Path) -> None:
 
 def test_each_remedy_for_values_of_several_forms_works(tmp_path: Path) -> None:
     forms = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1, "z": "a"}})
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         plan(forms)
-    taken = "takes {}, and the others are rejects".format
-    assert str(caught.value).partition("declare its type: ")[2].split("; ") == [
-        f"--dtype x=int64 {taken('a number')}",
-        f"--dtype 'x=int64[?]' {taken('a list')}",
-        f"--dtype x.y=int64 {taken('an object')}",
+    remedy_text = "takes {}, and the others are rejects".format
+    assert str(error.value).partition("declare its type: ")[2].split("; ") == [
+        f"--dtype x=int64 {remedy_text('a number')}",
+        f"--dtype 'x=int64[?]' {remedy_text('a list')}",
+        f"--dtype x.y=int64 {remedy_text('an object')}",
     ]
-    number, whole = read_all(plan(forms, dtypes={"x": "int64"}))
-    assert values(number) == [{"x": 1}]
-    assert [in_flags(reject.message) for reject in whole] == [
+    number_rows, rejects = read_all(plan(forms, dtypes={"x": "int64"}))
+    assert values(number_rows) == [{"x": 1}]
+    assert [in_flags(reject.message) for reject in rejects] == [
         "x: a list where int64 is expected: '[1]'",
         'x: an object where int64 is expected: \'{"y": 1, "z": "a"}\'',
     ]
     assert values(read_all(plan(forms, dtypes={"x": "int64[?]"}))[0]) == [{"x": [1]}]
-    members, whole = read_all(plan(forms, dtypes={"x.y": "int64"}))
-    assert values(members) == [{"x.y": 1, "x.z": "a"}]
-    assert [reject.message for reject in whole] == [
+    member_rows, rejects = read_all(plan(forms, dtypes={"x.y": "int64"}))
+    assert values(member_rows) == [{"x.y": 1, "x.z": "a"}]
+    assert [reject.message for reject in rejects] == [
         "x: a number, but an object is expected: '1'",
         "x: a list, but an object is expected: '[1]'",
     ]
-    given = Schema((Feature("x.z", "string"),))
-    assert values(read_all(plan(forms, schema=given))[0]) == [{"x.z": "a"}]
+    schema = Schema((Feature("x.z", "string"),))
+    assert values(read_all(plan(forms, schema=schema))[0]) == [{"x.z": "a"}]
     assert [
         len(read_all(plan(forms, schema=Schema((Feature("x", kind, shape),))))[0])
         for kind, shape in (("int64", ()), ("int64", (None,)))
@@ -158,9 +158,9 @@ def test_numbers_among_booleans_are_values_if_bool_is_declared(
     rows = [{"x": value} for value in (True, 1, False, 0.0, 2, "true", "false", None)]
     path = write(tmp_path / "a.jsonl", *rows)
     source = plan(path, dtypes={"x": "bool"}, unit_bytes=unit_bytes, parsed_cache_bytes=0)
-    good, rejects = read_all(source)
-    read = [row["x"] for row in values(good)]
-    assert read == [True, True, False, False, True, False, None], read
+    good_rows, rejects = read_all(source)
+    result = [row["x"] for row in values(good_rows)]
+    assert result == [True, True, False, False, True, False, None], result
     assert [reject.place for reject in rejects] == ["line 5"]
 
 

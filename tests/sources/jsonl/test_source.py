@@ -1,6 +1,4 @@
-"""JSON Lines are read value for value like Python's json module reads them, and each bad line is
-a reject.
-"""
+"""JSON Lines have the values of Python's json module, and bad lines are rejects."""
 
 from pathlib import Path
 

@@ -30,10 +30,11 @@ def pick(value: Any, names: list[str]) -> Any:
 
 
 def test_json_key_is_the_same_however_it_is_escaped(tmp_path: Path) -> None:
-    """The key that followed last time is looked for by its bytes, but not where an escape gives
-    them a meaning.
+    """The scanner compares the bytes of the expected next key.
+
+    This must not match if an escape changes the meaning of the bytes.
     """
-    written = [
+    records = [
         rb'{"a\\b": 1, "c": 1}',
         rb'{"a\b": 2, "c" : 2}',
         rb'{"a\\b":3,"c":3}',
@@ -41,13 +42,13 @@ def test_json_key_is_the_same_however_it_is_escaped(tmp_path: Path) -> None:
         rb'{"a\"b": 5, "c":5}',
         rb'{"a\"b":6,"c":6}',
     ]
-    path = write(tmp_path / "a.jsonl", *written)
+    path = write(tmp_path / "a.jsonl", *records)
     rows, rejects = read_all(plan(path))
     assert rejects == []
-    read = [
+    result = [
         {name: value for name, value in row.items() if value is not None} for row in values(rows)
     ]
-    assert read == [json.loads(line) for line in written]
+    assert result == [json.loads(line) for line in records]
 
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
@@ -86,17 +87,18 @@ lines_strategy = st.lists(
 )
 @given(lines_strategy)
 def test_scanner_accepts_the_lines_that_python_accepts(texts: list[bytes]) -> None:
-    """A line is a record if and only if Python's json makes an object of it, but for the module's
-    exceptions.
+    """A line is a record if Python's json reads it as an object.
+
+    Lines with half surrogates, repeated keys or deep nesting are rejects, too.
     """
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
     bad = mark_invalid_lines(lines.LineBlock(block))
     good: list[int] = []
-    before = 0
+    num_lines = 0
     for tape in json_tape.TapeScanner().scan(block):
-        good += (tape.row_lines + before).tolist()
-        before += tape.lines
-    assert before == len(texts)
+        good += (tape.row_lines + num_lines).tolist()
+        num_lines += tape.lines
+    assert num_lines == len(texts)
     assert good == [number for number, text in enumerate(texts) if is_record(text)]
     assert len(bad) == sum(not is_utf8(text) for text in texts)
 
@@ -110,18 +112,18 @@ def is_utf8(text: bytes) -> bool:
 
 
 def is_record(text: bytes) -> bool:
-    twice = []
+    has_duplicates = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        twice.append(len({key for key, _ in items}) < len(items))
+        has_duplicates.append(len({key for key, _ in items}) < len(items))
         return dict(items)
 
     try:
         value = json.loads(text.decode(), object_pairs_hook=pairs)
-        json.dumps(value, ensure_ascii=False).encode()  # no half surrogates
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half surrogates
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and not any(twice) and depth(value) <= 60
+    return isinstance(value, dict) and not any(has_duplicates) and depth(value) <= 60
 
 
 def depth(value: Any) -> int:
@@ -208,17 +210,17 @@ def test_long_keys_enlarge_only_the_buffer_of_keys() -> None:
 
 
 def test_json_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
-    most = 70_000
+    max_values = 70_000
     rows = [
         {"a": [1] * 5},
-        {"a": [1] * (most + 9)},
-        {"a": [1] * (most - 9)},
+        {"a": [1] * (max_values + 9)},
+        {"a": [1] * (max_values - 9)},
         *[{"a": [1] * 99}] * 9_000,
-        {"a": [2] * most},
+        {"a": [2] * max_values},
     ]
     path = write(tmp_path / "a.jsonl", *rows)
-    found, rejects = read_all(plan(path, memory_bytes=MEMORY_BYTES_PER_VALUE * most))
-    assert len(found) == len(rows) - 2
+    good_rows, rejects = read_all(plan(path, memory_bytes=MEMORY_BYTES_PER_VALUE * max_values))
+    assert len(good_rows) == len(rows) - 2
     assert [(reject.place, reject.reason) for reject in rejects] == [
         ("line 2", "memory"),
         ("line 9004", "memory"),
@@ -233,7 +235,7 @@ def test_json_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", [None, "jsonl"])
 def test_deeply_nested_json_line_is_a_reject(kind: str | None, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"a":' + "[" * 5000 + "]" * 5000 + '}\n{"a": 1}\n')
-    built = recordmill.build(tmp_path / "deep.jsonl", tmp_path / "out", kind=kind, max_rejects=1)
-    assert (built.kind, built.read, built.rejected) == ("jsonl", 2, 1)
+    result = recordmill.build(tmp_path / "deep.jsonl", tmp_path / "out", kind=kind, max_rejects=1)
+    assert (result.kind, result.read, result.rejected) == ("jsonl", 2, 1)
     with pytest.raises(TooManyRejects, match="nested more than 60 levels deep"):
         recordmill.build(tmp_path / "deep.jsonl", tmp_path / "other", kind=kind, max_rejects=0)

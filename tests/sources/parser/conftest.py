@@ -1,4 +1,4 @@
-"""Files of an own format, and functions that parse them."""
+"""Files in a custom format, and functions that parse them."""
 
 from pathlib import Path
 

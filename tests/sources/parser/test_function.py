@@ -1,4 +1,7 @@
-"""The function that parses a file may be in a file, a module or memory, or it is refused."""
+"""A function that parses files may be in a file, a module or memory.
+
+Anything else is refused.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +44,7 @@ def test_changed_file_or_changed_parser_is_parsed_again(folder: Path) -> None:
     process.communicate(timeout=60)
     with pytest.raises(TooManyRejects):
         recordmill.build("in", "out", parser="my.py:parse_or_fail")
-    # the five good files were kept
+    # The results of the five good files were kept.
     (folder / "log").unlink()
     with (folder / "in" / "4.dat").open("a") as file:
         file.write("4 9 9\n")

@@ -37,7 +37,7 @@ RESULT: dict[str, Any] = {
 
 @pytest.fixture
 def kept_results(folder: Path) -> list[Path]:
-    """The JSON files of a build that has failed."""
+    """Returns the JSON files of a build that failed."""
     with pytest.raises(TooManyRejects):
         recordmill.build("in", "out", parser="my.py:parse_or_fail")
     (folder / "log").unlink()

@@ -1,4 +1,4 @@
-"""The processes that parse files may die, hang or be stopped, and the result is the same."""
+"""Processes that parse files may die, hang or be stopped without changing the result."""
 
 import signal
 import subprocess
@@ -43,11 +43,11 @@ def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number:
     wait_until_parsed(folder, 2)
     process.send_signal(number)
     process.communicate(timeout=60)
-    begun = len(parsed_files(folder))
-    complete = len(list(folder.glob("out/_run-*/spool/parsed/*.json")))
-    assert 2 <= complete <= begun
+    num_started = len(parsed_files(folder))
+    num_complete = len(list(folder.glob("out/_run-*/spool/parsed/*.json")))
+    assert 2 <= num_complete <= num_started
     recordmill.build("in", "out", parser="my.py:parse_slowly", name="n")
-    assert len(parsed_files(folder)) == begun + 6 - complete
+    assert len(parsed_files(folder)) == num_started + 6 - num_complete
     assert shards(folder / "out") == shards(folder / "undisturbed")
     assert not list(folder.glob("out/_run-*"))
 
@@ -58,10 +58,10 @@ def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: P
     start_build(folder, "undisturbed", "my.py:parse_slowly", PARSER_SLEEP="0.4").communicate()
     build_sec = time.monotonic() - begin
     random = np.random.default_rng(1)
-    kills, round_number = 0, 0
-    while kills < 50:
+    total_killed, round_number = 0, 0
+    while total_killed < 50:
         round_number += 1
-        out, begun = folder / f"out{round_number}", 0
+        out, num_killed = folder / f"out{round_number}", 0
         (folder / "log").unlink(missing_ok=True)
         while True:
             process = start_build(folder, out.name, "my.py:parse_slowly", PARSER_SLEEP="0.4")
@@ -71,19 +71,19 @@ def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: P
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
-                begun += 1
-        kills += begun
+                num_killed += 1
+        total_killed += num_killed
         assert shards(out) == shards(folder / "undisturbed")
-        assert 6 <= len(parsed_files(folder)) <= 6 + 2 * begun
-        # A build that was killed after its commit is complete, and repeating it is refused.
-        assert process.returncode == 0 or begun
+        assert 6 <= len(parsed_files(folder)) <= 6 + 2 * num_killed
+        # If a build is killed after its commit, it is complete, and another build is refused.
+        assert process.returncode == 0 or num_killed
         assert process.returncode or not list(out.glob("_run-*"))
 
 
 def test_full_disk_ends_the_build_and_is_no_reject(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the limit of file sizes is inherited by the workers, and stands for a full disk
+    # Workers inherit this limit of file sizes, which simulates a full disk.
     def parse(path: str) -> dict[str, Any]:
         import resource
         import signal
@@ -97,13 +97,13 @@ def test_full_disk_ends_the_build_and_is_no_reject(
     assert not (folder / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, 1), ("3", 3)])
+@pytest.mark.parametrize(("setting", "expected"), [(None, 1), ("3", 3)])
 def test_libraries_use_one_thread_in_each_process_unless_the_user_sets_more(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, expected: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, expected: int
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    if setting is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
 
     def parse(path: str) -> dict[str, Any]:
         import pyarrow

@@ -1,5 +1,7 @@
-"""Users build files of their own formats with a function that parses one file: in parallel, with
-the same bytes for any number of processes, and without parsing a file twice after a kill.
+"""Users build files in a custom format with a function that parses one file.
+
+Files are parsed in parallel, with the same bytes for any number of processes. After a kill, no file
+is parsed twice.
 """
 
 import re
@@ -125,14 +127,15 @@ def test_rejected_record_of_a_small_file_is_named_with_its_row(folder: Path) -> 
 
 
 def test_module_is_found_in_the_working_directory_by_the_installed_command(folder: Path) -> None:
-    # with -I, Python itself does not look there, as for the program `recordmill`
+    # With -I, Python does not search the working directory, and neither does the program
+    # `recordmill`.
     words = ("build", "in", "--parser", "my:parse", "--out", "out")
     run_python("-I", "-m", "recordmill", *words, cwd=folder)
     assert len(records("out")) == 24
 
 
 def recipes() -> dict[str, str]:
-    """The functions of docs/bring-your-data.md, by their first import."""
+    """Returns the functions of docs/bring-your-data.md by their first import."""
     page = ROOT / "docs" / "bring-your-data.md"
     blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", page.read_text(encoding="utf-8"))
     return {block.split()[1].split(".")[0]: block for block in blocks}

@@ -1,4 +1,7 @@
-"""A worker parses file after file, and reports errors and invalid results of the function."""
+"""A worker parses one file after another.
+
+It reports errors and invalid results of the function.
+"""
 
 import os
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Text becomes lines or documents as plain Python splits it, and text that cannot be decoded is
-a reject.
+"""Text becomes the lines or documents that plain Python reads.
+
+Text that cannot be decoded is a reject.
 """
 
 from pathlib import Path
@@ -33,11 +34,11 @@ def plan(*paths: Path, options: TextOptions | None = None, **common: Any) -> Tex
 
 
 def plain_lines(content: bytes) -> list[str]:
-    """What the module's docstring says, the plain way."""
+    """Returns the lines of a text as the module documents them."""
     pieces = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    last = pieces.pop()
+    remainder = pieces.pop()
     return [piece.removesuffix(b"\r").decode() for piece in pieces] + (
-        [last.decode()] if last else []
+        [remainder.decode()] if remainder else []
     )
 
 
@@ -218,13 +219,13 @@ def test_file_of_long_lines_is_read_once_by_the_plan(
     path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
     reads: list[int] = []
 
-    def counted(*args: int) -> Bytes:
+    def read_and_count(*args: int) -> Bytes:
         reads.append(len(block := read_range(*args)))  # type: ignore[arg-type]
         return block
 
-    monkeypatch.setattr(lines, "read_range", counted)
+    monkeypatch.setattr(lines, "read_range", read_and_count)
     monkeypatch.setattr(lines, "LINE_RANGE_BYTES", 50_000)
-    bounds = [(one.start, one.stop) for one in plan_line_ranges(input_files(path), "utf-8")]
+    bounds = [(span.start, span.stop) for span in plan_line_ranges(input_files(path), "utf-8")]
     assert bounds == [(0, 3_000_001), (3_000_001, 3_100_001)]
     assert sum(reads) < 4_000_000
 

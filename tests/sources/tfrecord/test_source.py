@@ -1,5 +1,6 @@
-"""TFRecord files as an input: payloads stay untouched, schemas are found, and damaged records
-are rejects.
+"""TFRecord files are inputs with unchanged payloads and detected schemas.
+
+Damaged records are rejects.
 """
 
 import gzip
@@ -27,8 +28,8 @@ from recordmill.storage.files import stat
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
 
 
-def example(x: list[int] | bytes, y: str | bytes = b"text", **more: int) -> bytes:
-    return single_example.example({"x": x, "y": y, **more})
+def example(x: list[int] | bytes, y: str | bytes = b"text", **features: int) -> bytes:
+    return single_example.example({"x": x, "y": y, **features})
 
 
 def write(path: Path, payloads: list[bytes], compressed: bool = False) -> Path:
@@ -47,28 +48,32 @@ def plan(*paths: Path, splits: tuple[str | None, ...] = (), **common: Any) -> Tf
 
 
 def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
-    """All that another process gives."""
+    """Reads a source as another process does, after pickling.
+
+    Returns:
+        ((file number, position, payload) of each record, rejects).
+    """
     source = pickle.loads(pickle.dumps(source))
     assert isinstance(source, Source)
     rows: list[tuple[int, int, bytes]] = []
     rejects: list[Reject] = []
     for unit in source.units:
-        before = len(rows) + len(rejects)
+        num_before = len(rows) + len(rejects)
         for chunk in source.read(unit):
             assert isinstance(chunk.records, Payloads)
             bounds = chunk.records.offsets.tolist()
-            found = [
+            payloads = [
                 chunk.records.data[start:stop].tobytes()
                 for start, stop in itertools.pairwise(bounds)
             ]
-            rows += zip(chunk.file_ids.tolist(), chunk.positions.tolist(), found, strict=True)
+            rows += zip(chunk.file_ids.tolist(), chunk.positions.tolist(), payloads, strict=True)
             rejects += chunk.rejects
-        assert unit.rows == len(rows) + len(rejects) - before
+        assert unit.rows == len(rows) + len(rejects) - num_before
     return rows, rejects
 
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Have files be read in blocks, and units, of that size."""
+    """Sets the size of blocks and units."""
     for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_PIECE_STEP_BYTES")):
         monkeypatch.setattr(module, name, size)
 
@@ -104,8 +109,8 @@ def test_damaged_tfrecords_are_rejects(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", PAYLOADS[:20])
     starts = [int(start) for batch in read_frames(str(path)) for start in batch.starts]
     content = bytearray(path.read_bytes())
-    content[starts[3] + 14] ^= 1  # a payload
-    content[starts[7] + 2] ^= 1  # a length
+    content[starts[3] + 14] ^= 1  # in a payload
+    content[starts[7] + 2] ^= 1  # in a length
     del content[-3:]
     path.write_bytes(content)
     rows, rejects = read(plan(path, schema=SCHEMA))
@@ -120,9 +125,9 @@ def test_damaged_tfrecords_are_rejects(tmp_path: Path) -> None:
 
 
 def test_damaged_compressed_tfrecord_file_ends_with_a_reject(tmp_path: Path) -> None:
-    whole = gzip.compress(write(tmp_path / "a.tfrecord", PAYLOADS).read_bytes())
+    data = gzip.compress(write(tmp_path / "a.tfrecord", PAYLOADS).read_bytes())
     path = tmp_path / "b.tfrecord.gz"
-    path.write_bytes(whole[:-9])
+    path.write_bytes(data[:-9])
     rows, rejects = read(plan(path, schema=SCHEMA))
     assert [row[2] for row in rows] == PAYLOADS[: len(rows)]
     assert [(reject.source, reject.reason) for reject in rejects] == [
@@ -132,26 +137,26 @@ def test_damaged_compressed_tfrecord_file_ends_with_a_reject(tmp_path: Path) -> 
 
 
 def test_schema_files_beside_tfrecords_are_used(tmp_path: Path) -> None:
-    one, two = (
+    first, second = (
         write(tmp_path / "a" / "x.tfrecord", PAYLOADS[:2]),
         write(tmp_path / "b" / "deep" / "x.tfrecord", PAYLOADS[:2]),
     )
-    wanted = Schema((Feature("x", "uint8", required=True), Feature("y", "bytes")), label="x")
+    expected = Schema((Feature("x", "uint8", required=True), Feature("y", "bytes")), label="x")
     for folder in ("a", "b"):
-        (tmp_path / folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(wanted))
-    source = plan(one, two)
-    assert source.schema == wanted
+        (tmp_path / folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(expected))
+    source = plan(first, second)
+    assert source.schema == expected
     assert source.notes == ("schema from a/schema.pbtxt",)
     (tmp_path / "b" / "schema.pbtxt").write_text(tfmd.to_pbtxt(SCHEMA))
     with pytest.raises(DataError, match="differ; choose one: --schema FILE"):
-        plan(one, two)
-    assert plan(one, two, schema=SCHEMA, label="y").schema == Schema(SCHEMA.features, "y")
+        plan(first, second)
+    assert plan(first, second, schema=SCHEMA, label="y").schema == Schema(SCHEMA.features, "y")
     with pytest.raises(UsageError, match="--label z: no such feature; there are x, y"):
-        plan(one, label="z")
+        plan(first, label="z")
     with pytest.raises(
         UsageError, match="--dtype x=int8: records of TFRecord files are kept as they are"
     ):
-        plan(one, dtypes={"x": "int8"})
+        plan(first, dtypes={"x": "int8"})
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -176,10 +181,10 @@ def test_data_set_of_ours_is_an_input(
     rows, rejects = read(source)
     assert rejects == []
     files = [
-        batch.payload(at).tobytes()
+        batch.payload(index).tobytes()
         for file in source.files
         for batch in read_frames(file.path)
-        for at in range(len(batch))
+        for index in range(len(batch))
     ]
     assert [row[2] for row in rows] == files
     assert len(rows) == 340
@@ -203,21 +208,21 @@ def test_tfrecord_file_without_records_is_refused(tmp_path: Path) -> None:
 
 
 def test_record_that_does_not_fit_the_schema_is_a_reject(tmp_path: Path) -> None:
-    named = PAYLOADS[1].replace(b"\x0a\x01x", b"\x0a\x01\0")
-    path = write(tmp_path / "a.tfrecord", [PAYLOADS[0], named, PAYLOADS[2], b"no record"])
+    misnamed = PAYLOADS[1].replace(b"\x0a\x01x", b"\x0a\x01\0")
+    path = write(tmp_path / "a.tfrecord", [PAYLOADS[0], misnamed, PAYLOADS[2], b"no record"])
     for common in ({}, {"schema": SCHEMA}):
         source = plan(path, **common)
         assert source.schema == SCHEMA
         rows, rejects = read(source)
         assert [row[1:] for row in rows] == [(0, PAYLOADS[0]), (2, PAYLOADS[2])]
         assert [reject.place.split(",")[0] for reject in rejects] == ["record 1", "record 3"]
-    other = Schema((Feature("x", "string", required=True),))
-    assert len(read(plan(path, schema=other))[1]) == 4
-    (tmp_path / "schema.pbtxt").write_text(tfmd.to_pbtxt(other))
+    other_schema = Schema((Feature("x", "string", required=True),))
+    assert len(read(plan(path, schema=other_schema))[1]) == 4
+    (tmp_path / "schema.pbtxt").write_text(tfmd.to_pbtxt(other_schema))
     assert len(read(plan(path))[1]) == 4
 
 
-LATE = {
+LAST_RECORDS = {
     "no Example": b"\xff\xff",
     "larger than a block": example([1], "y" * 40) * 80,
     "a longer list": example([1, 2]),
@@ -228,32 +233,32 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("what", ["nothing", "payload", "header", "cut", *LATE])
+@pytest.mark.parametrize("case", ["nothing", "payload", "header", "cut", *LAST_RECORDS])
 @pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}, {"threads": 3}])
 def test_pieces_of_any_size_give_the_same_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, options: dict[str, Any]
 ) -> None:
-    last = [LATE[what]] if what in LATE else []
+    last_records = [LAST_RECORDS[case]] if case in LAST_RECORDS else []
     paths = [
         write(tmp_path / "a.tfrecord", PAYLOADS[:70]),
         write(tmp_path / "b.tfrecord", []),
         write(tmp_path / "c.tfrecord.gz", PAYLOADS[70:90], True),
-        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *last]),
+        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *last_records]),
     ]
     data = bytearray(paths[3].read_bytes())
-    data[{"payload": -9, "header": 3}.get(what, 0)] ^= what in ("payload", "header")
-    paths[3].write_bytes(data[:-2] if what == "cut" else data)
+    data[{"payload": -9, "header": 3}.get(case, 0)] ^= case in ("payload", "header")
+    paths[3].write_bytes(data[:-2] if case == "cut" else data)
 
-    def said() -> Any:
+    def read_or_fail() -> Any:
         try:
             source = plan(*paths, **options)
         except DataError as error:
             return str(error)
         return source.schema, source.notes, read(source)
 
-    whole = said()
+    expected = read_or_fail()
     set_block_bytes(monkeypatch, 2000)
-    assert said() == whole
-    assert isinstance(whole, str) == (what == "another kind" and "schema" not in options)
-    if not isinstance(whole, str):
-        assert len(whole[2][0]) >= (400 if what != "header" else 80)
+    assert read_or_fail() == expected
+    assert isinstance(expected, str) == (case == "another kind" and "schema" not in options)
+    if not isinstance(expected, str):
+        assert len(expected[2][0]) >= (400 if case != "header" else 80)

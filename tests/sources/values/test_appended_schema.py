@@ -1,4 +1,7 @@
-"""New records are read with the schema of the data set, which changes only if that is allowed."""
+"""New records are read with the schema of the data set.
+
+It changes only if an option allows that.
+"""
 
 import pytest
 
@@ -21,7 +24,7 @@ def extend(
     [
         ("int64", "int64"),
         ("int64", "int8"),
-        ("float32", "float64"),  # values are rounded
+        ("float32", "float64"),  # these values are rounded
         ("float32", "int64"),
         ("string", "int64"),
     ],
@@ -86,6 +89,6 @@ def test_new_feature_is_refused_until_it_is_allowed_and_is_then_optional() -> No
 def test_kept_column_comes_last_and_needs_no_permission() -> None:
     stored = Schema((Feature("x", "int64", (), True),))
     inferred = Schema((Feature("part", "string", (), True), Feature("x", "int64", (), True)))
-    extended = extend_schema(stored, inferred, STRICT, "csv", kept_columns=["part"])
-    assert extended.names == ("x", "part")
-    assert extended["part"].required
+    schema = extend_schema(stored, inferred, STRICT, "csv", kept_columns=["part"])
+    assert schema.names == ("x", "part")
+    assert schema["part"].required

@@ -1,4 +1,4 @@
-"""Numbers are cast only if they keep their value, and floats are rounded as NumPy rounds."""
+"""Numbers are cast only if they keep their value, and floats round like NumPy."""
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +50,11 @@ def test_float64_narrows_as_numpy_rounds(numbers: list[float]) -> None:
 
 
 def test_bfloat16_rounds_to_nearest_even() -> None:
-    narrow, lost = narrow_floats(
+    narrow, num_rounded = narrow_floats(
         np.array([1.0, 1.00390625, 1.01171875, 3.4e38, np.nan, -np.inf]), "bfloat16"
     )
     assert narrow.tolist()[:3] == [1.0, 1.0, 1.015625]
     assert np.isinf(narrow[3])
     assert np.isnan(narrow[4])
     assert narrow[5] == -np.inf
-    assert lost == 3
+    assert num_rounded == 3

@@ -29,7 +29,7 @@ def plan(root: Path, columns: list[str] | None = None, **common: Any) -> Source:
     )
 
 
-def rows_of(source: Source) -> list[dict[str, Any]]:
+def read_rows(source: Source) -> list[dict[str, Any]]:
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     rows = [row for chunk in chunks for row in chunk.records.to_pylist()]  # type: ignore[union-attr]
     return sorted(rows, key=lambda row: row["id"])
@@ -37,7 +37,10 @@ def rows_of(source: Source) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two files with two records each, in folders of a year and a word."""
+    """Writes two files in folders of a year and a word.
+
+    Each file has two records.
+    """
     for number, folder in enumerate(("year=2023/kind=cat", "year=2024/kind=dog")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.csv").write_text(f"id\n{2 * number}\n{2 * number + 1}\n")
@@ -51,7 +54,7 @@ def test_values_of_folders_are_columns_of_each_record(root: Path) -> None:
         ("year", "int64"),
         ("kind", "string"),
     ]
-    assert rows_of(source) == [
+    assert read_rows(source) == [
         {"id": row, "year": 2023 + row // 2, "kind": ("cat", "dog")[row // 2]} for row in range(4)
     ]
 
@@ -65,7 +68,7 @@ def test_column_of_the_files_has_precedence_and_is_noted(root: Path) -> None:
         _, *rows = path.read_text().splitlines()
         path.write_text("".join(f"{line}\n" for line in ["id,year", *(f"{row},7" for row in rows)]))
     source = plan(root)
-    assert {row["year"] for row in rows_of(source)} == {7}
+    assert {row["year"] for row in read_rows(source)} == {7}
     assert any(
         note == "year: the files have a column of this name, so the names of folders are ignored"
         for note in source.notes
@@ -76,7 +79,7 @@ def test_label_may_be_the_value_of_a_folder(root: Path) -> None:
     source = plan(root, label="kind")
     assert source.schema.label == "kind"
     assert source.schema["kind"].classes == ("cat", "dog")
-    assert [row["kind"] for row in rows_of(source)] == [0, 0, 1, 1]
+    assert [row["kind"] for row in read_rows(source)] == [0, 0, 1, 1]
 
 
 def test_value_that_does_not_fit_the_declared_dtype_is_a_reject(root: Path) -> None:
@@ -103,10 +106,10 @@ def test_options_are_restricted_to_the_kept_columns() -> None:
         label="b",
         droppable_features=frozenset("ab"),
     )
-    kept = options_for_columns(common, "a".__contains__)
-    assert kept.schema is not None
-    assert (kept.schema.names, kept.dtypes, kept.label) == (("a",), {"a": "int8"}, None)
-    assert kept.droppable_features == frozenset("a")
+    options = options_for_columns(common, "a".__contains__)
+    assert options.schema is not None
+    assert (options.schema.names, options.dtypes, options.label) == (("a",), {"a": "int8"}, None)
+    assert options.droppable_features == frozenset("a")
 
 
 def test_text_columns_are_read_as_texts_whatever_they_look_like(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Values are fitted to the schema exactly, and each one that does not fit is a fault with its
-reason.
+"""Values are fitted to the schema exactly.
+
+A value that does not fit is a fault with a reason.
 """
 
 import datetime
@@ -17,7 +18,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.conform import ConformedBatch, conform
 
 
-# Columns made to fit a schema
+# Columns that are made to fit a schema
 def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> ConformedBatch:
     column = values if isinstance(values, pa.Array) else pa.array(values, kind)
     schema = Schema((feature,))
@@ -117,7 +118,9 @@ def test_value_that_would_be_changed_is_a_fault(
     values: list[Any], dtype: str, row: int, reason: str, message: str
 ) -> None:
     result = fit(values, Feature("x", dtype))
-    assert [(at, fault.reason) for at, fault in result.faults.items()] == [(row, reason)]
+    assert [(fault_row, fault.reason) for fault_row, fault in result.faults.items()] == [
+        (row, reason)
+    ]
     assert message in in_flags(result.faults[row].message)
     assert result.good_rows.tolist() == [0]
 
@@ -127,7 +130,7 @@ def test_uint64_scalars_beyond_int64_are_faults() -> None:
     assert [*fit(values, Feature("x", "uint64")).faults] == [1]
     assert [*fit(values, Feature("x", "int64")).faults] == [1]
     tensors = pa.array([[2**63, 1]], pa.list_(pa.uint64()))
-    # raw bytes hold all of uint64
+    # Raw bytes can hold all values of uint64.
     assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]
 
 

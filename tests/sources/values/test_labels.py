@@ -1,5 +1,6 @@
-"""Labels of every kind of input: values become classes, a given schema maps them by name, others
-are refused.
+"""Labels of every kind of input become classes.
+
+A given schema maps them by name and refuses others.
 """
 
 import csv
@@ -38,13 +39,13 @@ from recordmill.sources.tfrecord.source import plan_tfrecord
 from recordmill.sources.values import labels as label_values
 from recordmill.storage.listing import list_inputs
 
-Parts = Sequence[Sequence[Any]]  # [part, label]
+Parts = Sequence[Sequence[Any]]  # labels by part
 PARTS = (("cat", "dog", "cat"), ("bird", "cat"))
 NAMES = sorted(itertools.chain(*PARTS))
 ORDERS = (
-    ("bird", "cat", "dog"),  # as in the data
-    ("dog", "bird", "cat"),  # in another order
-    ("ant", "dog", "fox", "bird", "cat", "yak"),  # and more
+    ("bird", "cat", "dog"),  # the order in the data
+    ("dog", "bird", "cat"),  # another order
+    ("ant", "dog", "fox", "bird", "cat", "yak"),  # with more classes
 )
 
 
@@ -55,16 +56,16 @@ def schema_of(
 
 
 def as_csv(folder: Path, parts: Parts, common: PlanOptions) -> Any:
-    for at, part in enumerate(parts):
-        (folder / f"{at}.csv").write_text(
+    for number, part in enumerate(parts):
+        (folder / f"{number}.csv").write_text(
             "label,x\n" + "".join(f"{'' if label is None else label},1\n" for label in part)
         )
     return plan_csv(input_files(*sorted(folder.glob("*.csv"))), CsvOptions(), common)
 
 
 def as_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
-    for at, part in enumerate(parts):
-        (folder / f"{at}.jsonl").write_text(
+    for number, part in enumerate(parts):
+        (folder / f"{number}.jsonl").write_text(
             "".join(json.dumps({"label": label}) + "\n" for label in part)
         )
     return plan_jsonl(input_files(*sorted(folder.glob("*.jsonl"))), JsonlOptions(), common)
@@ -76,8 +77,8 @@ def as_kept_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 
 def as_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
-    for at, part in enumerate(parts):
-        pq.write_table(pa.table({"label": list(part)}), folder / f"{at}.parquet")
+    for number, part in enumerate(parts):
+        pq.write_table(pa.table({"label": list(part)}), folder / f"{number}.parquet")
     return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
@@ -88,24 +89,26 @@ def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     )
 
 
-def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Table:
-    """Numbers, with their classes in Arrow's metadata: of the part, in the order in which they
-    come.
+def make_numbered_table(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Table:
+    """Returns a table of class numbers, with the classes in Arrow's metadata.
+
+    Args:
+        classes: Names of the classes. Empty: the names of `part`, in order of appearance.
     """
-    table = classes or tuple(dict.fromkeys(name for name in part if isinstance(name, str)))
-    numbers = [table.index(name) if isinstance(name, str) else name for name in part]
-    return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(schema_of(table)))
+    names = classes or tuple(dict.fromkeys(name for name in part if isinstance(name, str)))
+    numbers = [names.index(name) if isinstance(name, str) else name for name in part]
+    return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(schema_of(names)))
 
 
 def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
-    for at, part in enumerate(parts):
-        pq.write_table(numbered(part), folder / f"{at}.parquet")
+    for number, part in enumerate(parts):
+        pq.write_table(make_numbered_table(part), folder / f"{number}.parquet")
     return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
 def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     (folder / "spool").mkdir()
-    return plan_memory(map(numbered, parts), folder / "spool", common)
+    return plan_memory(map(make_numbered_table, parts), folder / "spool", common)
 
 
 def as_text(folder: Path, parts: Parts, common: PlanOptions, **options: Any) -> Any:
@@ -150,12 +153,14 @@ KINDS = {**TABLES, **NUMBERED, **NAMED}
 
 
 def names_of(source: Any) -> tuple[list[str], int]:
-    """(the classes' names of all records, how many rejects there are)."""
+    """Returns (sorted class names of all records, number of rejects)."""
     rows, rejects = read_all(source)
-    found = [row["label"] for row in values(rows)]
+    labels = [row["label"] for row in values(rows)]
     classes = source.schema["label"].classes
-    names = [name if isinstance(name, str) else classes[name] for name in found if name is not None]
-    assert len(names) == len(found)
+    names = [
+        name if isinstance(name, str) else classes[name] for name in labels if name is not None
+    ]
+    assert len(names) == len(labels)
     return sorted(names), len(rejects) + len(source.plan_rejects)
 
 
@@ -191,11 +196,11 @@ def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
-    given = schema_of(None, "string")
+    schema = schema_of(None, "string")
     for label in (None, "label")[: 1 + (kind not in ("images", "text"))]:
         (tmp_path / str(label)).mkdir()
-        source = KINDS[kind](tmp_path / str(label), PARTS, PlanOptions(schema=given, label=label))
-        assert source.schema == given
+        source = KINDS[kind](tmp_path / str(label), PARTS, PlanOptions(schema=schema, label=label))
+        assert source.schema == schema
         assert sorted(row["label"] for row in values(read_all(source)[0])) == NAMES
 
 
@@ -204,19 +209,22 @@ def test_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) ->
 def test_label_of_numbers_and_names_is_refused_and_the_remedy_reads_it(
     tmp_path: Path, kind: str, numbers: tuple[int, ...]
 ) -> None:
-    """They are texts of which each is a class of its own: 0 is none of the names."""
+    """As text, each value is a class of its own.
+
+    The text 0 is not the number of a class.
+    """
     parts = (("cat", "dog"), numbers)
-    declared: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     if kind != "csv":
         (tmp_path / "undeclared").mkdir()
-        with pytest.raises(DataError, match=r"--dtype label=string") as told:
+        with pytest.raises(DataError, match=r"--dtype label=string") as error:
             TABLES[kind](
                 tmp_path / "undeclared",
                 parts if len(numbers) < 3 else ((*parts[0], "c"), numbers),
                 PlanOptions(),
             )
-        declared = dict(re.findall(r"--dtype (\w+)=(\w+)", str(told.value)))
-    source = TABLES[kind](tmp_path, parts, PlanOptions(dtypes=declared, label="label"))
+        dtypes = dict(re.findall(r"--dtype (\w+)=(\w+)", str(error.value)))
+    source = TABLES[kind](tmp_path, parts, PlanOptions(dtypes=dtypes, label="label"))
     expected = sorted(["cat", "dog", *map(str, numbers)])
     assert source.schema["label"].classes == tuple(expected)
     assert names_of(source) == (expected, 0)
@@ -305,8 +313,9 @@ def test_class_names_and_numbers_as_text_are_resolved(tmp_path: Path, kind: str)
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_classes_with_numeric_names_are_resolved_and_noted(tmp_path: Path, kind: str) -> None:
-    """Text is a name, a typed number the number of a class, and that is said; also where both stand
-    together.
+    """Text is a class name, and a typed number is a class number.
+
+    A note reports this. It holds even if a column mixes both.
     """
     common = PlanOptions(schema=schema_of(("1", "2", "3")))
     source = TABLES[kind](tmp_path, (["1", "3", "0"],), common)
@@ -315,33 +324,36 @@ def test_classes_with_numeric_names_are_resolved_and_noted(tmp_path: Path, kind:
     assert len(rejects) + len(source.plan_rejects) == 1
     if kind != "csv":
         (tmp_path / "typed").mkdir()
-        typed = TABLES[kind](tmp_path / "typed", ([1, 2, 3],), common)
-        rows, rejects = read_all(typed)
+        typed_source = TABLES[kind](tmp_path / "typed", ([1, 2, 3],), common)
+        rows, rejects = read_all(typed_source)
         assert [row["label"] for row in values(rows)] == [1, 2]
-        assert len(rejects) + len(typed.plan_rejects) == 1
+        assert len(rejects) + len(typed_source.plan_rejects) == 1
         assert (
-            "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
+            "label: numbers in the data are those of the schema's classes: 0 is '1'"
+            in typed_source.notes
         )
     if "jsonl" in kind:
         (tmp_path / "mixed").mkdir()
-        mixed = TABLES[kind](tmp_path / "mixed", ([1, "1", 3, True, "x", None],), common)
-        rows, rejects = read_all(mixed)
+        mixed_source = TABLES[kind](tmp_path / "mixed", ([1, "1", 3, True, "x", None],), common)
+        rows, rejects = read_all(mixed_source)
         assert [row["label"] for row in values(rows)] == [1, 0, None]
         assert [reject.place for reject in rejects] == ["line 3", "line 4", "line 5"]
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_booleans_are_the_class_names_true_and_false(tmp_path: Path, kind: str) -> None:
-    """And not the numbers 1 and 0, which may be other classes."""
-    truth = (["true", "false"], ["true"]) if kind == "csv" else ([True, False], [True])
+    """Booleans are not the numbers 1 and 0, which may be other classes."""
+    parts = (["true", "false"], ["true"]) if kind == "csv" else ([True, False], [True])
     for classes in (("false", "true"), ("true", "false"), ("yak", "true", "false")):
         folder = tmp_path / "-".join(classes)
         folder.mkdir()
-        source = TABLES[kind](folder, truth, PlanOptions(schema=schema_of(classes)))
+        source = TABLES[kind](folder, parts, PlanOptions(schema=schema_of(classes)))
         assert names_of(source) == (["false", "true", "true"], 0)
     (tmp_path / "others").mkdir()
-    others = TABLES[kind](tmp_path / "others", truth, PlanOptions(schema=schema_of(("neg", "pos"))))
-    assert names_of(others) == ([], 3)
+    other_source = TABLES[kind](
+        tmp_path / "others", parts, PlanOptions(schema=schema_of(("neg", "pos")))
+    )
+    assert names_of(other_source) == ([], 3)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl"])
@@ -356,8 +368,8 @@ def test_booleans_among_names_and_numbers_are_resolved(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
 def test_classes_declared_as_text_have_no_note_on_numbers(tmp_path: Path, kind: str) -> None:
-    given = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
-    source = TABLES[kind](tmp_path, ([1, 2, 3],), given)
+    options = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
+    source = TABLES[kind](tmp_path, ([1, 2, 3],), options)
     assert [row["label"] for row in values(read_all(source)[0])] == ["1", "2", "3"]
     assert not any("label" in note for note in source.notes)
 
@@ -377,47 +389,56 @@ def test_number_beyond_the_classes_of_the_data_is_a_reject(tmp_path: Path, kind:
 
 @pytest.mark.parametrize("kind", ["parquet", "memory"])
 def test_class_numbers_and_plain_numbers_are_not_mixed(tmp_path: Path, kind: str) -> None:
-    def make(name: str, tables: list[pa.Table], common: PlanOptions) -> Any:
+    def make_source(name: str, tables: list[pa.Table], common: PlanOptions) -> Any:
         folder = tmp_path / name
         folder.mkdir()
         if kind == "memory":
             return plan_memory(iter(tables), folder, common)
-        for at, table in enumerate(tables):
-            pq.write_table(table, folder / f"{at}.parquet")
+        for number, table in enumerate(tables):
+            pq.write_table(table, folder / f"{number}.parquet")
         return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
-    tables = [numbered(("cat", "dog")), pa.table({"label": [1, 7]})]
+    tables = [make_numbered_table(("cat", "dog")), pa.table({"label": [1, 7]})]
     with pytest.raises(
         DataError,
         match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers",
     ):
-        make("mixed", tables, PlanOptions())
-    source = make("declared", tables, PlanOptions(dtypes={"label": "int64"}))
+        make_source("mixed", tables, PlanOptions())
+    source = make_source("declared", tables, PlanOptions(dtypes={"label": "int64"}))
     assert source.schema["label"].classes is None
     assert [row["label"] for row in values(read_all(source)[0])] == [0, 1, 1, 7]
-    by_schema = make("given", tables, PlanOptions(schema=schema_of(("dog", "cat"))))
-    assert [row["label"] for row in values(read_all(by_schema)[0])] == [1, 0, 1]
-    several = [numbered(("cat", "dog")), numbered(("bird", "cat"))]
+    mapped_source = make_source("given", tables, PlanOptions(schema=schema_of(("dog", "cat"))))
+    assert [row["label"] for row in values(read_all(mapped_source)[0])] == [1, 0, 1]
+    ambiguous_tables = [make_numbered_table(("cat", "dog")), make_numbered_table(("bird", "cat"))]
     with pytest.raises(DataError, match=r"so its numbers are ambiguous.*--dtype label=string"):
-        make("numbers", several, PlanOptions(schema=schema_of(None)))
-    named = make("named", several, PlanOptions(schema=schema_of(None), dtypes={"label": "string"}))
-    assert [row["label"] for row in values(read_all(named)[0])] == ["cat", "dog", "bird", "cat"]
-    text = [numbered(("cat", "dog")), pa.table({"label": ["bird"]})]
+        make_source("numbers", ambiguous_tables, PlanOptions(schema=schema_of(None)))
+    named_source = make_source(
+        "named", ambiguous_tables, PlanOptions(schema=schema_of(None), dtypes={"label": "string"})
+    )
+    assert [row["label"] for row in values(read_all(named_source)[0])] == [
+        "cat",
+        "dog",
+        "bird",
+        "cat",
+    ]
+    text_tables = [make_numbered_table(("cat", "dog")), pa.table({"label": ["bird"]})]
     with pytest.raises(DataError, match="--dtype label=string"):
-        make("text", text, PlanOptions())
-    both = make("both", text, PlanOptions(dtypes={"label": "string"}, label="label"))
-    assert names_of(both) == (["bird", "cat", "dog"], 0)
+        make_source("text", text_tables, PlanOptions())
+    text_source = make_source(
+        "both", text_tables, PlanOptions(dtypes={"label": "string"}, label="label")
+    )
+    assert names_of(text_source) == (["bird", "cat", "dog"], 0)
 
 
 def write_records(
-    folder: Path, part: Sequence[str], classes: Sequence[str], beside: bool = True
+    folder: Path, part: Sequence[str], classes: Sequence[str], with_schema: bool = True
 ) -> Path:
-    """TFRecords of numbers, with their classes in a schema beside them."""
+    """Writes TFRecords of class numbers, and a schema with their classes."""
     schema = schema_of(tuple(classes))
     folder.mkdir()
     payloads = [example({"label": classes.index(name)}, schema) for name in part]
-    (folder / f"{folder.name}.tfrecord").write_bytes(tfrecord_bytes(payloads))
-    if beside:
+    (folder / f"{folder.name}.tfrecord").write_bytes(framed(payloads))
+    if with_schema:
         (folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(schema))
     return folder / f"{folder.name}.tfrecord"
 
@@ -427,23 +448,26 @@ def plan_records(*paths: Path, **common: Any) -> Any:
 
 
 def test_tfrecords_keep_their_classes_or_are_refused(tmp_path: Path) -> None:
-    one = write_records(tmp_path / "one", PARTS[0], ("cat", "dog"))
-    two = write_records(tmp_path / "two", PARTS[1], ("bird", "cat"))
-    other = (
+    first = write_records(tmp_path / "one", PARTS[0], ("cat", "dog"))
+    second = write_records(tmp_path / "two", PARTS[1], ("bird", "cat"))
+    message = (
         "'label' has numbers of the classes {}.*read each of them to Parquet and build from that"
     )
     for classes in (*ORDERS, ("dog",)):
-        with pytest.raises(DataError, match=other.format("'cat', 'dog', and the schema's are ")):
-            plan_records(one, schema=schema_of(classes))
-    for paths in ((one, two), (two, one)):
-        with pytest.raises(DataError, match=other.format("")):
+        with pytest.raises(DataError, match=message.format("'cat', 'dog', and the schema's are ")):
+            plan_records(first, schema=schema_of(classes))
+    for paths in ((first, second), (second, first)):
+        with pytest.raises(DataError, match=message.format("")):
             plan_records(*paths)
-        with pytest.raises(DataError, match=other.format("")):
+        with pytest.raises(DataError, match=message.format("")):
             plan_records(*paths, schema=schema_of(None))
-    more = plan_records(one, schema=schema_of(("cat", "dog", "fox")))
-    assert (more.schema["label"].classes, len(payloads_of(more)[0])) == (("cat", "dog", "fox"), 3)
-    fewer, rejects = payloads_of(plan_records(one, schema=schema_of(("cat",))))
-    assert len(fewer) == 2
+    extended_source = plan_records(first, schema=schema_of(("cat", "dog", "fox")))
+    assert (extended_source.schema["label"].classes, len(payloads_of(extended_source)[0])) == (
+        ("cat", "dog", "fox"),
+        3,
+    )
+    payloads, rejects = payloads_of(plan_records(first, schema=schema_of(("cat",))))
+    assert len(payloads) == 2
     assert [reject.message for reject in rejects] == [
         "feature 'label': 1 is not one of the 1 classes of the schema"
     ]
@@ -461,15 +485,15 @@ def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
 
 def test_tfrecords_with_equal_classes_or_no_schema_are_built(tmp_path: Path) -> None:
     paths = [
-        write_records(tmp_path / str(at), part, ("bird", "cat", "dog"))
-        for at, part in enumerate(PARTS)
+        write_records(tmp_path / str(number), part, ("bird", "cat", "dog"))
+        for number, part in enumerate(PARTS)
     ]
     assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
-    bare = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), beside=False)
-    given = plan_records(
-        bare, schema=schema_of(ORDERS[1])
-    )  # nothing says that the numbers are others
-    assert len(payloads_of(given)[0]) == 3
+    path = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), with_schema=False)
+    source = plan_records(
+        path, schema=schema_of(ORDERS[1])
+    )  # no file shows that the numbers have other classes
+    assert len(payloads_of(source)[0]) == 3
 
 
 def test_label_column_is_refused_for_images_in_folders(tmp_path: Path) -> None:
@@ -477,7 +501,7 @@ def test_label_column_is_refused_for_images_in_folders(tmp_path: Path) -> None:
         as_images(tmp_path, PARTS, PlanOptions(label="kind"))
 
 
-# Class folders and a given schema
+# Class folders with a given schema
 LABELS = [["neg", "pos", "pos", "neg", "pos"]]
 
 
@@ -523,8 +547,8 @@ def test_label_of_documents_may_be_text_but_not_a_plain_number(tmp_path: Path) -
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_files_outside_of_class_folders_are_left_out_and_noted(tmp_path: Path, kind: str) -> None:
     FOLDERS[kind](tmp_path, LABELS, PlanOptions())
-    (stray,) = (tmp_path / "in").glob("pos/1.*")
-    (tmp_path / "in" / f"stray{stray.suffix}").write_bytes(stray.read_bytes())
+    (path,) = (tmp_path / "in").glob("pos/1.*")
+    (tmp_path / "in" / f"stray{path.suffix}").write_bytes(path.read_bytes())
     source = FOLDERS[kind](tmp_path, LABELS, PlanOptions())
     assert any(
         note.startswith("left out: 1 of 6 file(s) are outside every class folder")
@@ -532,8 +556,8 @@ def test_files_outside_of_class_folders_are_left_out_and_noted(tmp_path: Path, k
     )
     assert source.schema["label"].required
     assert len(read_all(source)[0]) == 5
-    kept = FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="keep")
-    assert sorted(str(row["label"]) for row in values(read_all(kept)[0])) == [
+    keeping_source = FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="keep")
+    assert sorted(str(row["label"]) for row in values(read_all(keeping_source)[0])) == [
         "0",
         "0",
         "1",

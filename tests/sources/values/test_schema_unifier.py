@@ -1,4 +1,4 @@
-"""Declared dtypes override inferred ones, and the parts of an input are joined to one schema."""
+"""Declared dtypes override inferred ones, and parts are joined to one schema."""
 
 from typing import Any
 
@@ -65,8 +65,8 @@ def test_classes_are_sorted_by_utf8_bytes_and_bounded(monkeypatch: pytest.Monkey
     names += ClassNames("", ["\U00010000", "\uffff"])
     assert names.sorted_classes() == ("Z", "z", "ä", "\uffff", "\U00010000")
     monkeypatch.setattr(labels, "MAX_CLASSES", 5)
-    for more in (["one more"], ["and more"]):
-        names.add(pa.array(more))
+    for new_names in (["one more"], ["and more"]):
+        names.add(pa.array(new_names))
         with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
             names.sorted_classes()
     assert len(names.names) == 6
@@ -90,17 +90,17 @@ OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp
 
 
 @given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(NUMBERS + OTHERS))
-def test_joined_dtype_is_commutative_and_holds_both(one: str, other: str) -> None:
-    joined = join_dtypes(one, other)
-    assert joined == join_dtypes(other, one)
-    assert join_dtypes(one, one) == one
+def test_joined_dtype_is_commutative_and_holds_both(first: str, second: str) -> None:
+    joined = join_dtypes(first, second)
+    assert joined == join_dtypes(second, first)
+    assert join_dtypes(first, first) == first
     if joined is None:
         return
-    assert join_dtypes(joined, one) == joined
-    if one.startswith(("int", "uint")) and joined.startswith(("int", "uint")):
-        assert np.iinfo(joined).min <= np.iinfo(one).min
-        assert np.iinfo(joined).max >= np.iinfo(one).max
-    if one in NUMBERS[8:] and joined not in ("bfloat16", "float16"):
+    assert join_dtypes(joined, first) == joined
+    if first.startswith(("int", "uint")) and joined.startswith(("int", "uint")):
+        assert np.iinfo(joined).min <= np.iinfo(first).min
+        assert np.iinfo(joined).max >= np.iinfo(first).max
+    if first in NUMBERS[8:] and joined not in ("bfloat16", "float16"):
         assert joined in ("float32", "float64")
 
 
@@ -169,7 +169,7 @@ def test_empty_lists_join_with_lists() -> None:
         match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere",
     ):
         unifier.add(pa.schema({"a": pa.list_(pa.list_(pa.list_(pa.null())))}), "there")
-    other = SchemaUnifier()
-    other.add(pa.schema({"a": pa.list_(pa.null())}), "here")
+    second_unifier = SchemaUnifier()
+    second_unifier.add(pa.schema({"a": pa.list_(pa.null())}), "here")
     with pytest.raises(DataError, match=r"there: 'a' is int8 here, but string \[\?\] in here"):
-        other.add(pa.schema({"a": pa.int8()}), "there")
+        second_unifier.add(pa.schema({"a": pa.int8()}), "there")

@@ -1,4 +1,4 @@
-"""Numbers, booleans and times in text have the values that Python reads."""
+"""Numbers, booleans and times in text have the values of Python."""
 
 import functools
 import re
@@ -64,20 +64,23 @@ LOSING = """0.1 16777217 16777216 16777217.0 41.985015101 0.10000000149011612 3.
 
 
 def examples(words: str) -> Callable[[Any], Any]:
-    """Runs a property with each of these words, too."""
+    """Returns a decorator that also runs a property with each of these words."""
     return lambda test: functools.reduce(
-        lambda made, word: example(word)(made), words.split(), test
+        lambda decorated, word: example(word)(decorated), words.split(), test
     )
 
 
-def column(*texts: str, surround: int = 12) -> TextFields:
-    """Texts amid digits, for what looks beyond its bounds; surround 0: the first one begins the
-    buffer.
+def column(*texts: str, gap: int = 12) -> TextFields:
+    """Returns a column of texts between digits, which shows reads beyond its bounds.
+
+    Args:
+        gap: Number of digits before, between and after the texts. If it is 0, the first text is at
+            the beginning of the buffer.
     """
-    data, starts, encoded = b"9" * surround, [], [text.encode() for text in texts]
+    data, starts, encoded = b"9" * gap, [], [text.encode() for text in texts]
     for text in encoded:
         starts.append(len(data))
-        data += text + b"9" * surround
+        data += text + b"9" * gap
     lengths = np.array([len(text) for text in encoded], np.int32)
     return TextFields.create(
         np.frombuffer(bytearray(data or b"9"), np.uint8),
@@ -92,25 +95,28 @@ def infer_fields(fields: native.TextFields, counts: native.ColumnCounts | None =
     native.read_fields(fields, native.FieldType(), None, None, None, counts, nulls)
 
 
-def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
-    """(classes, what float32 loses of it)."""
-    found = set()
-    for surround in (0, 12):
+def infer_text(text: str) -> tuple[int, tuple[int, int, int]]:
+    """Returns (classes of a text, its loss as float32)."""
+    results = set()
+    for gap in (0, 12):
         counts = native.ColumnCounts()
-        infer_fields(column(text, surround=surround).native_fields, counts)
+        infer_fields(column(text, gap=gap).native_fields, counts)
         assert (counts.values, counts.soft_nulls) == (1, 0)
-        found.add(
+        results.add(
             (
                 counts.classes,
                 (counts.inexact_decimals, counts.inexact_integers, counts.beyond_float32),
             )
         )
-    assert len(found) == 1
-    return found.pop()
+    assert len(results) == 1
+    return results.pop()
 
 
 def floats(*texts: str) -> list[float | None]:
-    """The values as the library reads them; None where it leaves them to Python."""
+    """Returns the values that the library parses.
+
+    The result has None for each value that the library leaves to Python.
+    """
     fields, out = column(*texts), np.empty(len(texts))
     fields.parse(
         native.FieldType(kind=native.FieldKind.FLOATS, mantissa_bits=53, overflow_limit=np.inf), out
@@ -151,14 +157,18 @@ def test_common_decimals_are_parsed_without_python() -> None:
 
 def test_decimals_halfway_between_floats_round_to_even() -> None:
     random = np.random.default_rng(7)
-    wholes = random.integers(2**52, 2**53, 2000).tolist()
-    texts = [str(2 * whole + 1) for whole in wholes] + [f"{whole}.5" for whole in wholes]
+    integers = random.integers(2**52, 2**53, 2000).tolist()
+    texts = [str(2 * integer + 1) for integer in integers] + [
+        f"{integer}.5" for integer in integers
+    ]
     assert floats(*texts) == list(map(float, texts))
 
 
 def nearest(number: Fraction, digits: int, smallest: int) -> float:
-    """The nearest float of `digits` bits, with ties to even. Its normal floats begin at
-    2^smallest.
+    """Returns the nearest float of `digits` bits, with ties to even.
+
+    Args:
+        smallest: The normal floats begin at 2^smallest.
     """
     exponent = -1100
     while Fraction(2) ** (exponent + 1) <= number:
@@ -175,24 +185,29 @@ def test_decimals_near_a_midpoint_are_rounded_once_for_narrow_floats(dtype: str)
     (digits, smallest), random, exact = FLOATS[dtype], np.random.default_rng(5), Context(prec=300)
     texts: list[str] = []
     for exponent in range(smallest - digits - 5, 30 if smallest < -99 else 5):
-        odd = 2 * int(random.integers(1 << (digits - 1), 1 << digits)) + 1
-        middle = format(exact.divide(Decimal(odd), exact.power(2, -exponent)), "f")
+        numerator = 2 * int(random.integers(1 << (digits - 1), 1 << digits)) + 1
+        middle = format(exact.divide(Decimal(numerator), exact.power(2, -exponent)), "f")
         middle = middle if "." in middle else middle + ".0"
-        tiny = Decimal(10) ** -(len(middle.partition(".")[2]) + int(random.integers(1, 9)))
-        texts += [middle, *(str(exact.add(Decimal(middle), off)) for off in (tiny, -tiny))]
+        difference = Decimal(10) ** -(len(middle.partition(".")[2]) + int(random.integers(1, 9)))
+        texts += [
+            middle,
+            *(str(exact.add(Decimal(middle), offset)) for offset in (difference, -difference)),
+        ]
     feature = Feature("x", dtype)
     parsed, faults = parse_values(column(*texts), feature)
     expected = [nearest(Fraction(Decimal(text)), digits, smallest) for text in texts]
-    both = zip(texts, parsed.to_pylist(), expected, strict=True)
+    triples = zip(texts, parsed.to_pylist(), expected, strict=True)
     assert faults == 0
-    assert [row for row in both if row[1] != row[2]] == []
-    # Parquet's decimals have the same values
-    short = [row for row, text in enumerate(texts) if len(text) < 50 and 0 < expected[row] < 1e9]
-    decimals = pa.array([Decimal(texts[row]) for row in short], pa.decimal256(76, 58))
-    assert len(short) > 20
-    cast = cast_values(decimals, feature)
-    assert cast.bad_mask is None
-    assert cast.values.to_pylist() == [expected[row] for row in short]
+    assert [row for row in triples if row[1] != row[2]] == []
+    # Decimals of Parquet have the same values.
+    short_rows = [
+        row for row, text in enumerate(texts) if len(text) < 50 and 0 < expected[row] < 1e9
+    ]
+    decimals = pa.array([Decimal(texts[row]) for row in short_rows], pa.decimal256(76, 58))
+    assert len(short_rows) > 20
+    result = cast_values(decimals, feature)
+    assert result.bad_mask is None
+    assert result.values.to_pylist() == [expected[row] for row in short_rows]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -205,13 +220,13 @@ def test_float64_is_rounded_once_to_narrow_floats(dtype: str) -> None:
     expected = [nearest(Fraction(number), digits, smallest) for number in numbers.tolist()]
     assert to_float_dtype(numbers, dtype).tolist() == expected
     assert to_float_dtype(-numbers, dtype).tolist() == [-value for value in expected]
-    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
-    assert np.array_equal(to_float_dtype(odd, dtype), odd, equal_nan=True)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    assert np.array_equal(to_float_dtype(special, dtype), special, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_decimals_in_text_files_are_rounded_once(tmp_path: Path, kind: str) -> None:
-    # just above the middle of 1 and the next float32
+    # This is just above the middle of 1 and the next float32.
     text = "1.00000005960464477539062500000000001"
     lines = f"x,y\n{text},1\n" if kind == "csv" else f'{{"x": {text}, "y": 1}}\n'
     (tmp_path / f"a.{kind}").write_text(lines)
@@ -226,7 +241,7 @@ def test_decimals_of_every_power_of_ten_are_rounded_as_python_rounds() -> None:
         for power in range(-345, 311)
         for digits in random.integers(1, 2**63, 20).tolist()
     ]
-    assert [one == float(text) for one, text in zip(floats(*texts), texts, strict=True)] == [
+    assert [value == float(text) for value, text in zip(floats(*texts), texts, strict=True)] == [
         True
     ] * len(texts)
 
@@ -235,7 +250,7 @@ def test_decimals_of_every_power_of_ten_are_rounded_as_python_rounds() -> None:
 @given(texts)
 @examples(ODD)
 def test_value_classes_and_times_equal_those_of_python(text: str) -> None:
-    assert inferred(text)[0] == (expected_class(text) if text else TEXT_CLASS)
+    assert infer_text(text)[0] == (expected_class(text) if text else TEXT_CLASS)
     classes, moment = expected_moment(text)
     if moment is not None and not classes & NANOS_CLASS:
         assert timestamps(1000, bool(classes & AWARE_CLASS), text) == [
@@ -267,10 +282,10 @@ def expected_loss(text: str) -> tuple[int, int, int]:
 @examples(LOSING)
 def test_digits_lost_as_float32_are_detected(text: str) -> None:
     if re.search("nan|inf", text):
-        assert inferred(text) == (FLOAT32_CLASS, NO_LOSS)
+        assert infer_text(text) == (FLOAT32_CLASS, NO_LOSS)
         return
-    found, loss = inferred(text)
-    if found == TEXT_CLASS:
+    classes, loss = infer_text(text)
+    if classes == TEXT_CLASS:
         return
     assert loss == expected_loss(text)
 
@@ -299,12 +314,12 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         ([0, 1], [1, native.FIELD_LENGTH_MASK]),
         ([0, 2**31 - 1], [1, 1]),
     ):
-        outside = fields.tokens.fields(
+        bad_fields = fields.tokens.fields(
             fields.data, np.array(starts, np.int32), np.array(infos, np.int32)
         )
         with pytest.raises(IndexError, match="read_fields"):
-            infer_fields(outside)
-    with pytest.raises(IndexError, match="join_texts"):  # room for one byte less
+            infer_fields(bad_fields)
+    with pytest.raises(IndexError, match="join_texts"):  # the target is one byte too small
         native.join_texts(
             fields.data,
             fields.starts,
@@ -316,7 +331,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         )
 
 
-# Values that are read while it is told what a column is
+# Values that are parsed while the type of a column is detected
 TOKENS = ("", "NA", "nan")
 DTYPES = (
     "int64",
@@ -384,11 +399,13 @@ others = st.sampled_from(
 
 
 def columns_of(*kinds: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
-    """Columns mostly of one kind, some with another value somewhere."""
-    usual = st.one_of(st.lists(st.one_of(kind, st.just("")), max_size=12) for kind in kinds)
+    """Returns columns that are mostly of one kind, some with another value."""
+    plain_columns = st.one_of(st.lists(st.one_of(kind, st.just("")), max_size=12) for kind in kinds)
     return st.one_of(
-        usual,
-        st.tuples(usual, st.one_of(*kinds, others), usual).map(lambda p: [*p[0], p[1], *p[2]]),
+        plain_columns,
+        st.tuples(plain_columns, st.one_of(*kinds, others), plain_columns).map(
+            lambda parts: [*parts[0], parts[1], *parts[2]]
+        ),
     )
 
 
@@ -405,34 +422,36 @@ def test_profiling_while_reading_equals_separate_passes(
     first: list[str], second: list[str], dtype: str
 ) -> None:
     feature = Feature("a", dtype)
-    alone, at_once = (ColumnProfiler(TOKENS, [True, True], None) for _ in range(2))
+    profiler, reading_profiler = (ColumnProfiler(TOKENS, [True, True], None) for _ in range(2))
     for texts in (first, second):
         data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
         rows = TOKENIZER.read(data, 0, len(data), is_final=True)
-        assert alone.add(data, rows) == {}
-        ready = at_once.add(data, rows, {0: feature})
-        assert at_once.text_counts() == alone.text_counts()
-        assert at_once.unexpected_values == alone.unexpected_values
-        if 0 in ready:
-            alike(ready[0], data, rows.starts[0], rows.infos[0], feature)
+        assert profiler.add(data, rows) == {}
+        parsed = reading_profiler.add(data, rows, {0: feature})
+        assert reading_profiler.text_counts() == profiler.text_counts()
+        assert reading_profiler.unexpected_values == profiler.unexpected_values
+        if 0 in parsed:
+            check_alike(parsed[0], data, rows.starts[0], rows.infos[0], feature)
 
 
-def alike(
-    ready: ParsedColumn, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
+def check_alike(
+    parsed: ParsedColumn, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
 ) -> None:
-    """That reading afterwards finds no fault and gives the same column."""
-    again = TextFields.create(data, starts, infos, NullTokens.from_texts(TOKENS))
-    expected, faults = parse_values(again, feature)
+    """Checks that a separate read has no fault and returns the same column."""
+    fields = TextFields.create(data, starts, infos, NullTokens.from_texts(TOKENS))
+    expected, faults = parse_values(fields, feature)
     assert faults == 0
-    found = build_number_column(
-        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault),
+    result = build_number_column(
+        TextFields(data, starts, infos, fields.tokens, parsed.valid, fields.fault),
         feature,
-        ready.values,
+        parsed.values,
     )
-    assert found.type == expected.type
-    assert found.null_count == expected.null_count
-    one, other = (column.fill_null(0).view(_bits(column.type)) for column in (found, expected))
-    assert one.equals(other)  # NaN and -0.0 too
+    assert result.type == expected.type
+    assert result.null_count == expected.null_count
+    result_bits, expected_bits = (
+        column.fill_null(0).view(_bits(column.type)) for column in (result, expected)
+    )
+    assert result_bits.equals(expected_bits)  # also compares NaN and -0.0
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:

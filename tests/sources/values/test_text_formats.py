@@ -1,4 +1,4 @@
-"""`--parse` reads numbers, times and lists in other notations, as Python reads them."""
+"""`--parse` reads numbers, times and lists in other notations like Python."""
 
 import datetime
 import json
@@ -41,15 +41,22 @@ def day(*parts: int) -> datetime.datetime:
 
 
 def parse_texts(declaration: str, texts: list[str], dtype: str = "") -> list[Any]:
-    """Parses texts to the dtype, by default that of the format. Others become None."""
+    """Parses texts to a dtype.
+
+    Args:
+        dtype: Empty for the dtype of the format.
+
+    Returns:
+        The values, with None for each text that does not fit.
+    """
     text_format = TextFormat.from_text(declaration)
     feature = from_arrow_field(pa.field("x", text_format.type))
     schema = Schema((replace(feature, dtype=dtype) if dtype else feature,))
     column = text_format.read(pa.array(texts, pa.large_string()))
-    fitted = conform(pa.RecordBatch.from_pydict({"x": column}), schema)
-    values = fitted.batch.column(0).to_pylist()
-    by_row = dict(zip(fitted.good_rows.tolist(), values, strict=True))
-    return [by_row.get(row) for row in range(len(texts))]
+    result = conform(pa.RecordBatch.from_pydict({"x": column}), schema)
+    values = result.batch.column(0).to_pylist()
+    values_by_row = dict(zip(result.good_rows.tolist(), values, strict=True))
+    return [values_by_row.get(row) for row in range(len(texts))]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +121,13 @@ def test_text_in_a_declared_format_has_one_value(spelling: str, cases: dict[str,
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))
 def test_parsed_numbers_equal_those_of_python(number: float, digits: int) -> None:
     text = f"{number:,.{digits}f}"
-    german = text.translate(str.maketrans(",.", ".,"))
+    german_text = text.translate(str.maketrans(",.", ".,"))
     expected = float(text.replace(",", ""))
-    for spelling, shown in (('decimal(".", ",")', text), ('decimal(",", thousands=".")', german)):
-        assert parse_texts(spelling, [shown]) == [expected]
+    for spelling, spelled in (
+        ('decimal(".", ",")', text),
+        ('decimal(",", thousands=".")', german_text),
+    ):
+        assert parse_texts(spelling, [spelled]) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +230,7 @@ def test_parsed_lists_become_labels_in_every_table(tmp_path: Path) -> None:
     table = pa.table(
         {
             "id": [1, 2, 3],
-            "tags": [one and "|".join(one) for one in lists],
+            "tags": [tags and "|".join(tags) for tags in lists],
             "p": ["0,5", "1", "2,25"],
         }
     )
@@ -236,8 +246,8 @@ def test_parsed_lists_become_labels_in_every_table(tmp_path: Path) -> None:
         assert result.schema["tags"] == Feature(
             "tags", "int64", (None,), classes=("blue", "green", "red")
         )
-        found = recordmill.open(result.out).to_table()
-        assert (found["tags"].to_pylist(), found["p"].to_pylist()) == (
+        records = recordmill.open(result.out).to_table()
+        assert (records["tags"].to_pylist(), records["p"].to_pylist()) == (
             [[2, 0], None, [0, 1, 0]],
             [0.5, 1.0, 2.25],
         )
@@ -274,11 +284,11 @@ def test_rejects_of_a_file_are_located_in_one_pass(
 ) -> None:
     calls, locate = list[int](), CsvSource.locate
 
-    def counted(source: CsvSource, file: int, positions: Any) -> list[str]:
+    def locate_and_count(source: CsvSource, file: int, positions: Any) -> list[str]:
         calls.append(file)
         return locate(source, file, positions)
 
-    monkeypatch.setattr(CsvSource, "locate", counted)
+    monkeypatch.setattr(CsvSource, "locate", locate_and_count)
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,z\n" * 500)
     source = plan_files([tmp_path / "a.csv", tmp_path / "b.csv"], ("y=percent",))
@@ -328,9 +338,11 @@ def test_parsed_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None
             "id;x\n" + "".join(f"{n};{n},{part}\n" for n in range(part, 3000))
         )
     shards = []
-    for more in ({}, {"threads": 1}, {"runner": "DirectRunner"}):
+    for options in ({}, {"threads": 1}, {"runner": "DirectRunner"}):
         out = tmp_path / f"out{len(shards)}"
-        result = recordmill.build(tmp_path / "in", out, parse='x=decimal(",")', name="same", **more)  # type: ignore[arg-type]
+        result = recordmill.build(
+            tmp_path / "in", out, parse='x=decimal(",")', name="same", **options
+        )  # type: ignore[arg-type]
         shards.append([path.read_bytes() for path in result.shards])
     assert shards[1:] == shards[:1] * 2
     ds = recordmill.open(tmp_path / "out0").to_numpy()
