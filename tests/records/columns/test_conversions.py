@@ -1,4 +1,7 @@
-"""Options are parsed to conversion steps, which records are decoded and converted by."""
+"""Options become conversion steps, which decode and convert records.
+
+Malformed options are refused.
+"""
 
 import numpy as np
 import pytest

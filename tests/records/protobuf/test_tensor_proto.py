@@ -128,7 +128,7 @@ def test_typed_list_in_several_fields_is_decoded() -> None:
 
 
 def test_tensors_of_equal_size_are_located_by_their_own_headers() -> None:
-    """Content is not searched for by its bytes.
+    """The content of a tensor is not found by a search for its bytes.
 
     The content of the first tensor also appears in its header. The bytes after the content may
     repeat it.
