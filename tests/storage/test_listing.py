@@ -402,7 +402,9 @@ def test_pipe_or_device_as_a_small_file_is_refused_without_waiting(
     )
     os.mkfifo(pipe)
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(image_samples.encoded("PNG", image_samples.picture()))
+    (tmp_path / "in" / "a.png").write_bytes(
+        image_samples.encode_image("PNG", image_samples.picture())
+    )
     source = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(case, str(tmp_path / "in"))
     options = [] if source[0] == "@" else [f"--{case.replace('function', 'transform')}", str(pipe)]
     assert main(["build", source, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)

@@ -64,7 +64,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
     for number in range(6):
         (folder / "photos" / ("cat", "dog")[number % 2] / f"p{number}#%+.jpg").write_bytes(
-            encoded("JPEG", quality=60 + number)
+            encode_image("JPEG", quality=60 + number)
         )
     (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
     names = "".join(

@@ -77,7 +77,7 @@ def test_mutated_records_decode_like_upb(schemas: tuple[Schema, ...]) -> None:
     def run(seed: int) -> None:
         generator = Scribe(seed, 0.05, KINDS)
         records = [
-            generator.mutated(generator.message(schemas[0].message == SEQUENCE_EXAMPLE))
+            generator.mutate(generator.message(schemas[0].message == SEQUENCE_EXAMPLE))
             for _ in range(RECORDS)
         ]
         for schema in schemas:

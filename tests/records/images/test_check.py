@@ -218,7 +218,7 @@ def test_decode_check_opens_no_other_format() -> None:
 def test_any_number_in_a_tiff_header_is_read_or_refused() -> None:
     numbers = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63, 2**64 - 1)
     for is_big in (False, True):
-        image = image_samples.encoded("TIFF", big_tiff=is_big)
+        image = image_samples.encode_image("TIFF", big_tiff=is_big)
         for position in range(4, len(image) - 8, 2):
             for number in numbers:
                 data = bytearray(image)

@@ -53,7 +53,7 @@ def test_impossible_size_is_refused(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF"])
 def test_image_keeps_its_format_if_readers_can_decode_it(name: str) -> None:
-    image = rewrite(RewriteRule((10, 12)), encoded(name))
+    image = rewrite(RewriteRule((10, 12)), encode_image(name))
     assert image.size == (12, 10)
     assert image.format == {"JPEG": "JPEG", "WebP": "WEBP"}.get(name, "PNG")
 
@@ -61,7 +61,7 @@ def test_image_keeps_its_format_if_readers_can_decode_it(name: str) -> None:
 def test_image_is_turned_upright_and_loses_its_metadata() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees
-    image = rewrite(RewriteRule(format="PNG"), encoded("PNG", exif=exif))
+    image = rewrite(RewriteRule(format="PNG"), encode_image("PNG", exif=exif))
     stored = np.asarray(picture())
     assert not image.getexif()
     assert (np.asarray(image) == np.rot90(stored, -1)).all()

@@ -99,15 +99,17 @@ OTHERWISE: dict[str, Row] = {
 
 @pytest.mark.parametrize("row", SAME)
 def test_record_that_fits_the_guess_confirms_it(row: Row) -> None:
-    head = [written(head_row) for head_row in HEAD]
-    assert is_confirmed(head, [written(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20)
+    head = [serialize_row(head_row) for head_row in HEAD]
+    assert is_confirmed(
+        head, [serialize_row(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20
+    )
 
 
 @pytest.mark.parametrize("change", OTHERWISE)
 def test_record_that_changes_the_schema_is_noticed(change: str) -> None:
     head, last_record = (
-        [written(head_row) for head_row in HEAD],
-        written(ROW | {"list": (INT64, [1])} | OTHERWISE[change]),
+        [serialize_row(head_row) for head_row in HEAD],
+        serialize_row(ROW | {"list": (INT64, [1])} | OTHERWISE[change]),
     )
     guess = guess_schema(head)
     assert guess is not None
@@ -128,10 +130,10 @@ def test_record_that_changes_the_schema_is_noticed(change: str) -> None:
     ],
 )
 def test_record_that_is_not_a_plain_example_is_noticed(last_record: bytes) -> None:
-    guess = guess_schema([written(ROW)])
+    guess = guess_schema([serialize_row(ROW)])
     assert guess is not None
     with pytest.raises(SchemaNotConfirmed):
-        guess.decode(*buffer([written(ROW), last_record]))
+        guess.decode(*buffer([serialize_row(ROW), last_record]))
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,11 @@ def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes
 
 def test_head_with_names_of_nested_lists_gives_no_guess() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
-    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).to_schema() == schema
-    assert guess_schema([written({"x/ragged_flat_values": (INT64, [1])})]) is None
+    assert (
+        infer(*buffer([serialize_row({"x/ragged_flat_values": (INT64, [1])})])).to_schema()
+        == schema
+    )
+    assert guess_schema([serialize_row({"x/ragged_flat_values": (INT64, [1])})]) is None
 
 
 def make_generator(random_state: random.Random, change: float) -> Callable[[], bytes]:

@@ -48,7 +48,7 @@ def infer_records(records: Sequence[bytes], source: str = "", first_record: int 
 
 
 def make_records(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
-    return [written(row) for row in rows]
+    return [serialize_row(row) for row in rows]
 
 
 FIXED = (FLOAT, [1.0, 2.0])

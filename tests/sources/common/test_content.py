@@ -467,7 +467,7 @@ def test_temporary_and_hidden_files_are_noted(tmp_path: Path) -> None:
 
 
 # The first record of a log is an Event with a time and this version.
-EVENT_LOG = framed(
+EVENT_LOG = tfrecord_bytes(
     [b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2", b"\x09" + bytes(8) + b"\x10\x01"]
 )
 EVENT_LOG_NAME = "events.out.tfevents.1700000000.host.12.0.v2"

@@ -21,26 +21,26 @@ from recordmill.sources.csv import head as csv_head
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
 
-def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
+def judge(generated: GeneratedFile, delimiter: str, quote: str | None, header: bool) -> str:
     """Returns RIGHT if the dialect reads the file as it was written, or WRONG."""
     style: dict[str, Any] = (
         {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
     )
     rows = [
         tuple(row)
-        for row in csv.reader(io.StringIO(made.text, newline=""), delimiter=delimiter, **style)
+        for row in csv.reader(io.StringIO(generated.text, newline=""), delimiter=delimiter, **style)
         if row
     ]
-    expected = (*(() if made.header is None else (made.header,)), *made.rows)
-    return RIGHT if tuple(rows) == expected and header == (made.header is not None) else WRONG
+    expected = (*(() if generated.header is None else (generated.header,)), *generated.rows)
+    return RIGHT if tuple(rows) == expected and header == (generated.header is not None) else WRONG
 
 
-def judge_detected(made: Made, path: Path) -> str:
+def judge_detected(generated: GeneratedFile, path: Path) -> str:
     try:
         head = detect_head(path)
     except DataError:
         return REFUSED
-    return judge(made, head.delimiter, head.quote, True)
+    return judge(generated, head.delimiter, head.quote, True)
 
 
 def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
@@ -51,13 +51,13 @@ def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
     """
     counts: Counter[tuple[str, bool]] = Counter()
     descriptions = []
-    for number, made in enumerate(made_files()):
+    for number, generated in enumerate(generated_files()):
         path = folder / f"{number}.csv"
-        path.write_bytes(made.text.encode())
-        outcome = judge_detected(made, path)
-        counts[outcome, made.header is not None] += 1
+        path.write_bytes(generated.text.encode())
+        outcome = judge_detected(generated, path)
+        counts[outcome, generated.header is not None] += 1
         if outcome == WRONG:
-            descriptions.append(f"{number}: {made.about}: {made.text[:120]!r}")
+            descriptions.append(f"{number}: {generated.about}: {generated.text[:120]!r}")
     return counts, descriptions
 
 

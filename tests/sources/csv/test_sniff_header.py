@@ -21,7 +21,7 @@ def test_header_is_detected_if_a_name_is_text_above_numbers(
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,x,c\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
-    assert told(path).first_row.guess.verdict == "header"
+    assert detect_head(path).first_row.guess.verdict == "header"
     for first in ("id,2,c", "1,2,c"):  # one name, or none
         path.write_text(f"{first}\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
         with pytest.raises(DataError, match="looks like data"):

@@ -128,7 +128,7 @@ def check_file(
         expected = [convert(field, dtype, quoted) for field, quoted in fields]
         assert feature.required == (None not in expected)
         result = to_comparable(table.column(index), dtype)
-        assert all(map(same, result, expected)), feature
+        assert all(map(are_equal, result, expected)), feature
         assert len(result) == len(expected)
     return source
 

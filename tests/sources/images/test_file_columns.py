@@ -99,7 +99,7 @@ def test_hostile_and_broken_file_names_are_rejects(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(PNG)
     no_rows, shape = io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (0, 10**19)}
     np.lib.format.write_array_header_1_0(no_rows, shape)
-    small_image = image_samples.encoded("PNG", image_samples.picture(size=(5, 5)))
+    small_image = image_samples.encode_image("PNG", image_samples.picture(size=(5, 5)))
     files = {
         "files/cut.jpg": JPEG[:50],
         "files/other.png": small_image,

@@ -171,11 +171,14 @@ def test_every_page_of_a_tiff_is_within_max_pixels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", ["structure", "decode"])
 def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check: str) -> None:
     """Pillow enlarges the screen to the size of the frame."""
-    image = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
+    image = bytearray(image_samples.encode_image("GIF", PIL.Image.new("L", (9, 12))))
     image[6:10] = bytes((8, 0, 8, 0))
     write_files(
         tmp_path,
-        {"a.gif": bytes(image), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))},
+        {
+            "a.gif": bytes(image),
+            "b.gif": image_samples.encode_image("GIF", PIL.Image.new("L", (8, 8))),
+        },
     )
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
     assert [row["source"] for row in rows] == ["b.gif"]
@@ -221,7 +224,7 @@ def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
 
 def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
     image = PIL.Image.new("RGB", (600, 600))
-    write_files(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image)})
+    write_files(tmp_path, {"a.png": PNG, "b.png": image_samples.encode_image("PNG", image)})
     for memory, expected in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
         rows, rejects = drain(
             plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode")

@@ -40,7 +40,7 @@ def tar(path: Path, members: Members) -> Path:
 def sample(number: int, image: str = "jpg") -> dict[str, bytes]:
     """Returns the files of one sample by ending. Every third sample has no text."""
     metadata = {"width": number, "tags": ["a"] * (number % 3), "geo": {"lat": number / 2}}
-    picture = image_samples.encoded("JPEG", image_samples.picture(seed=number))
+    picture = image_samples.encode_image("JPEG", image_samples.picture(seed=number))
     return {
         **({image: picture, "seg.png": image_samples.encode_image("PNG")} if image else {}),
         "cls": b"%d\n" % (number % 4),

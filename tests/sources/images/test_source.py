@@ -26,7 +26,9 @@ def test_sizes_of_chunks_and_units_do_not_change_the_records(
     write_files(
         tmp_path,
         {
-            f"{number:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=number))
+            f"{number:03}.png": image_samples.encode_image(
+                "PNG", image_samples.picture(seed=number)
+            )
             for number in range(50)
         },
     )

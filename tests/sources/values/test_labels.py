@@ -437,7 +437,7 @@ def write_records(
     schema = schema_of(tuple(classes))
     folder.mkdir()
     payloads = [example({"label": classes.index(name)}, schema) for name in part]
-    (folder / f"{folder.name}.tfrecord").write_bytes(framed(payloads))
+    (folder / f"{folder.name}.tfrecord").write_bytes(tfrecord_bytes(payloads))
     if with_schema:
         (folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(schema))
     return folder / f"{folder.name}.tfrecord"

@@ -50,7 +50,7 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 10_000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 20_000)
-    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+    with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         yield proxy
 
 
@@ -322,13 +322,13 @@ def test_requests_in_flight_stay_within_storage_requests(
     ):
         proxy.begin()
         assert main([*command, *flag]) == 0, capsys.readouterr().err
-        assert 0 < proxy.most <= max_requests, command
+        assert 0 < proxy.max_concurrent <= max_requests, command
     REQUEST_LIMIT.set_max(64)
     dataset = recordmill.open(f"{store.root}/plain", storage_requests=max_requests)
     REQUEST_LIMIT.set_max(64)
     dataset = pickle.loads(pickle.dumps(dataset))  # the limit is part of the pickled data set
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50
-    assert 0 < proxy.most <= max_requests
+    assert 0 < proxy.max_concurrent <= max_requests
     with pytest.raises(UsageError, match="storage_requests=0: must be 1 or more"):
         recordmill.open(f"{store.root}/plain", storage_requests=0)

@@ -89,7 +89,7 @@ def test_truncated_list_of_objects_is_requested_again(
     if not store.root.startswith("s3"):
         pytest.skip("the proxy is for the other store")
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+    with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.begin(CUT_ANSWER, range(num_faults))
         for list_objects in (
             lambda: [name for name, _ in files.iter_object_stats(f"{remote}/rows")],
@@ -200,7 +200,7 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
         pytest.skip("of the other store")
     current = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
     environment = (
-        of_s3(store.endpoint, **changes)
+        s3_settings(store.endpoint, **changes)
         if scheme == "s3"
         else current | {f"AZURE_{key}": changes[key] for key in changes}
     )
@@ -211,7 +211,7 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
     if not {"nothing", "in/tables/*.png"} & {path}:
         (tmp_path / "a.csv").write_text("a\n1\n")
         commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{uri}/out"])
-    with settings(**environment):
+    with use_settings(**environment):
         for command in commands:
             assert main(command) in (1, 2)
             output = capsys.readouterr()
@@ -225,24 +225,24 @@ def test_wrong_address_or_key_is_reported_in_a_sentence(
 def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     # Neither service of an instance has keys: the server answers 404 to all requests.
     with web_files(Path("/nonexistent")) as server:
-        azure_settings = {
+        azure_variables = {
             "AZURE_STORAGE_ACCOUNT_NAME": "a",
             "AZURE_MSI_ENDPOINT": server.url,
             "IDENTITY_ENDPOINT": server.url,
         }
-        s3_settings = {
+        s3_variables = {
             "AWS_METADATA_ENDPOINT": server.url,
             "AWS_REGION": "us-east-1",
             "AWS_CONFIG_FILE": os.devnull,
         }
-        s3_settings |= {
+        s3_variables |= {
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_ALLOW_HTTP": "true",
             "AZURE_ALLOW_HTTP": "true",
         }
         monkeypatch.setattr(client, "MAX_RETRIES", 0)
         with (
-            settings(**s3_settings, **azure_settings),
+            use_settings(**s3_variables, **azure_variables),
             pytest.raises(PermissionError, match=NO_KEY),
         ):
             next(files.iter_object_stats(f"{scheme}://{BUCKET}/in"), None)
@@ -333,7 +333,7 @@ def test_settings_of_profiles_are_used_unless_the_environment_has_them(
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
         **environment,
     }
-    with settings(**variables):
+    with use_settings(**variables):
         assert client._profile_settings() == expected
 
 
@@ -342,13 +342,13 @@ def test_profile_without_keys_or_in_a_damaged_file_is_an_error(tmp_path: Path) -
     config.write_text(CONFIG)
     paths = {"AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     with (
-        settings(**paths, AWS_PROFILE="work"),
+        use_settings(**paths, AWS_PROFILE="work"),
         pytest.raises(UsageError, match=r"AWS_PROFILE=work: .*have no keys of that profile"),
     ):
         client._profile_settings()
     config.write_bytes(b"[default]\nregion = \xff\n")
     with (
-        settings(**paths),
+        use_settings(**paths),
         pytest.raises(UsageError, match=f"{config}: can't be read as the AWS command line writes"),
     ):
         client._profile_settings()
