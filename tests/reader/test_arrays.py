@@ -26,10 +26,10 @@ def test_batches_are_divided_anew_without_changing_the_rows(
         pa.RecordBatch.from_pydict({"x": np.arange(begin, end)})
         for begin, end in itertools.pairwise(ends)
     ]
-    found = list(rebatch(iter(batches), batch_rows))
-    assert [row for batch in found for row in batch.column(0).to_pylist()] == list(range(ends[-1]))
-    assert all(batch.num_rows == batch_rows for batch in found[:-1])
-    assert all(0 < batch.num_rows <= batch_rows for batch in found)
+    result = list(rebatch(iter(batches), batch_rows))
+    assert [row for batch in result for row in batch.column(0).to_pylist()] == list(range(ends[-1]))
+    assert all(batch.num_rows == batch_rows for batch in result[:-1])
+    assert all(0 < batch.num_rows <= batch_rows for batch in result)
 
 
 @pytest.fixture
@@ -71,10 +71,12 @@ def test_parquet_file_holds_the_records(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [write_parquet, write_memory_mapped])
 def test_failed_output_is_not_visible(out: Path, tmp_path: Path, write: Any) -> None:
     flip_record(out, 4)
-    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    old_files = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(DataError, match="record 4"):
         write(open(out).records, tmp_path / "result")
-    left = {path for path in tmp_path.rglob("*") if path.is_file()} - before
-    assert not [path for path in left if path.name in ("result", "columns.json", "_columns.json")]
+    new_files = {path for path in tmp_path.rglob("*") if path.is_file()} - old_files
+    assert not [
+        path for path in new_files if path.name in ("result", "columns.json", "_columns.json")
+    ]
     if write is write_parquet:
-        assert left == set()
+        assert new_files == set()

@@ -1,4 +1,4 @@
-"""`recordmill bench` measures batches of every output and says which stage takes the time."""
+"""`recordmill bench` measures batches of every output, and names the slowest stage."""
 
 import json
 import sys
@@ -44,16 +44,16 @@ def test_bench_counts_the_batches_and_records_of_an_epoch(
             )
             == 0
         )
-        told = json.loads(capsys.readouterr().out)
-        assert (told["batches"], told["records"]) == (8, 500)
-        assert told["framed_bytes"] == sum(
+        result = json.loads(capsys.readouterr().out)
+        assert (result["batches"], result["records"]) == (8, 500)
+        assert result["framed_bytes"] == sum(
             path.stat().st_size for path in out.glob("data-*/*.tfrecord")
         )
-        assert set(told["stage_seconds"]) == set(STAGES)
+        assert set(result["stage_seconds"]) == set(STAGES)
     assert main(["bench", str(out), *options]) == 0
-    said = capsys.readouterr().out
-    assert "8 batches in" in said
-    assert "to go faster: " in said
+    output = capsys.readouterr().out
+    assert "8 batches in" in output
+    assert "to go faster: " in output
 
 
 @pytest.mark.parametrize("consumer", BENCH_OUTPUTS)
@@ -77,8 +77,8 @@ def test_bench_measures_every_output_and_stage(
         )
         == 0
     )
-    told = json.loads(capsys.readouterr().out)
-    assert (told["as"], told["batches"], told["records"]) == (consumer, 5, 500)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["as"], result["batches"], result["records"]) == (consumer, 5, 500)
     stages = measure(open(out), 600, consumer=consumer, batch_size=100).stages
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
 
@@ -87,9 +87,9 @@ def test_bench_decodes_images_at_the_given_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "photos").mkdir()
-    for at in range(8):
-        (tmp_path / "photos" / f"{at}.jpg").write_bytes(
-            encode_image("JPEG", picture(size=(40 + at, 30), seed=at))
+    for number in range(8):
+        (tmp_path / "photos" / f"{number}.jpg").write_bytes(
+            encode_image("JPEG", picture(size=(40 + number, 30), seed=number))
         )
     build(tmp_path / "photos", tmp_path / "out")
     options = ["--batch-size", "4", "--seconds", "600", "--json"]
@@ -122,27 +122,30 @@ def test_bench_advice_is_about_the_slowest_stage() -> None:
         for stage in STAGES
     }
     assert len(set(advice.values())) == len(STAGES)
-    idle = BenchResult(
+    idle_result = BenchResult(
         5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0
     )
-    assert len({replace(idle, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}) == len(
-        BENCH_OUTPUTS
+    assert len(
+        {replace(idle_result, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}
+    ) == len(BENCH_OUTPUTS)
+    assert "threads wait" in idle_result.advice()
+    read_result = BenchResult(
+        5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "read": 10.0}, 2, 6.0
     )
-    assert "threads wait" in idle.advice()
-    read = BenchResult(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "read": 10.0}, 2, 6.0)
-    assert "long ranges" in read.advice()
-    assert "compressed" not in read.advice()
+    assert "long ranges" in read_result.advice()
+    assert "compressed" not in read_result.advice()
     assert (
-        "long ranges" not in replace(read, shuffle="window", has_foreign_compression=True).advice()
+        "long ranges"
+        not in replace(read_result, shuffle="window", has_foreign_compression=True).advice()
     )
-    assert "compressed" in replace(read, has_foreign_compression=True).advice()
+    assert "compressed" in replace(read_result, has_foreign_compression=True).advice()
     assert (
         "use more cores"
-        in replace(read, seconds=0.001, stages={"check": 10.0}, threads=1000).advice()
+        in replace(read_result, seconds=0.001, stages={"check": 10.0}, threads=1000).advice()
     )
     assert (
         "leave out features"
-        not in replace(read, stages={"decode": 10.0}, features=1, threads=1).advice()
+        not in replace(read_result, stages={"decode": 10.0}, features=1, threads=1).advice()
     )
     assert (
         "no batches" in BenchResult(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()

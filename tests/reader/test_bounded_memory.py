@@ -1,4 +1,4 @@
-"""The memory of the reader is bounded, whatever the number and size of the records."""
+"""The memory of the reader is bounded for any number and size of records."""
 
 import gzip
 import os
@@ -51,49 +51,57 @@ print(read(sys.argv[2], way, shuffle=mode, **window) - before)
 """
 
 
-def frames(records: int, data_bytes: int, first: int = 0) -> bytes:
-    block = np.random.default_rng(7).bytes(1 << 10)  # which deflate finds again and again
+def frames(records: int, data_bytes: int, first_id: int = 0) -> bytes:
+    block = np.random.default_rng(7).bytes(1 << 10)  # deflate compresses its copies
     data = [None if not data_bytes else block * (data_bytes >> 10)] * records
     arrow = to_arrow(SCHEMA)
-    columns = [pa.array(range(first, first + records)), pa.array(data, arrow.field("data").type)]
+    columns = [
+        pa.array(range(first_id, first_id + records)),
+        pa.array(data, arrow.field("data").type),
+    ]
     return encode(pa.RecordBatch.from_arrays(columns, schema=arrow), SCHEMA).data.tobytes()
 
 
-def growth(small: Path, large: Path, mode: object, way: str) -> int:
-    """How many bytes more are held at most while the large file is read than before it, behind the
-    small one.
+def measure_growth(small: Path, large: Path, mode: object, variant: str) -> int:
+    """Returns by how many bytes the memory grows while the large file is read.
+
+    The process reads the small file first, so that kernels and pools are not counted.
     """
     schema = small.parent / "schema.pbtxt"
     schema.write_text(tfmd.to_pbtxt(SCHEMA))
-    words = [sys.executable, "-c", READ, str(small), str(large), str(schema), str(mode), way]
-    # one arena of malloc for all: what other allocators keep of freed memory differs by machine, up
-    # to 32 MiB here
+    command = [sys.executable, "-c", READ, str(small), str(large), str(schema), str(mode), variant]
+    # All threads share one arena of malloc. Other allocators keep up to 32 MiB of freed memory
+    # here, and the amount differs by machine.
     allocators = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **allocators})
-    assert done.returncode == 0, done.stderr[-3000:]
-    return int(done.stdout)
+    process = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **allocators}
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return int(process.stdout)
 
 
 @pytest.mark.memory
 def test_offsets_of_records_take_bounded_memory(tmp_path: Path) -> None:
     small, large = tmp_path / "small.tfrecord", tmp_path / "large.tfrecord"
     small.write_bytes(frames(2000, 0))
-    large.write_bytes(
-        frames(100_000, 0) * 50
-    )  # 5 million records, of which 16 bytes each would be 80 MB
-    assert growth(small, large, "global", "") < 56 * MIB
+    # 5 million records. If each one took 16 bytes, they would take 80 MB.
+    large.write_bytes(frames(100_000, 0) * 50)
+    assert measure_growth(small, large, "global", "") < 56 * MIB
 
 
 @pytest.mark.memory
 @pytest.mark.parametrize(
-    ("mode", "way"), [(False, "pad"), ("window", "pad"), (False, "mixture"), ("window", "mixture")]
+    ("mode", "variant"),
+    [(False, "pad"), ("window", "pad"), (False, "mixture"), ("window", "mixture")],
 )
-def test_compressed_file_is_never_held_completely(tmp_path: Path, mode: object, way: str) -> None:
+def test_compressed_file_is_never_held_completely(
+    tmp_path: Path, mode: object, variant: str
+) -> None:
     small, large = tmp_path / "small.tfrecord.gz", tmp_path / "large.tfrecord.gz"
     small.write_bytes(gzip.compress(frames(250, 4 << 10), 1))
     member = gzip.compress(frames(157, 64 << 10), 1)
     large.write_bytes(member * 12)  # 118 MiB
-    assert growth(small, large, mode, way) < 72 * MIB
+    assert measure_growth(small, large, mode, variant) < 72 * MIB
 
 
 LATER_LISTS = """
@@ -123,12 +131,18 @@ print(most - before)
 
 @pytest.mark.memory
 def test_images_of_lists_that_become_longer_take_bounded_memory(tmp_path: Path) -> None:
-    """The reader knows the first records only when it decides how far to read ahead."""
-    words = [sys.executable, "-c", LATER_LISTS, str(tmp_path / "out")]
+    """The reader knows only the first records when it plans its reads.
+
+    The later lists have more images.
+    """
+    command = [sys.executable, "-c", LATER_LISTS, str(tmp_path / "out")]
     allocators = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **allocators})
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) < (96 + 2 * 42) * MIB  # and the batch of the user
+    process = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **allocators}
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    # A batch has 42 MiB. The user holds one of them, too.
+    assert int(process.stdout.split()[-1]) < (96 + 2 * 42) * MIB
 
 
 MAPPED_PAGES = """
@@ -159,7 +173,7 @@ print(most - before)
 def test_shuffled_records_of_a_large_data_set_do_not_fill_the_memory_with_pages(
     tmp_path: Path, shards: int
 ) -> None:
-    words = [sys.executable, "-c", MAPPED_PAGES, str(tmp_path / "out"), str(shards)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) < 24 * MIB  # of which 7 MB are pages of the indexes
+    command = [sys.executable, "-c", MAPPED_PAGES, str(tmp_path / "out"), str(shards)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert int(process.stdout.split()[-1]) < 24 * MIB  # includes 7 MB of pages of the indexes

@@ -1,5 +1,6 @@
-"""An opened data set returns the same records as table, by number, slice, batch and array, for
-every compression.
+"""An opened data set returns the same records in every form, for every compression.
+
+The forms are tables, single records, slices, batches and arrays.
 """
 
 import multiprocessing
@@ -28,12 +29,13 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
+# A single record with these features is parsed without the columnar decoder.
 PLAIN = [
     "id",
     "name",
     "maybe",
     "tokens",
-]  # of which one record is parsed without the columnar decoder
+]
 
 
 @pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
@@ -53,8 +55,8 @@ def test_relative_path_works_after_a_change_of_folder(
     ds = open(out.name, "train")
     saved = pickle.dumps(ds)
     monkeypatch.chdir(tmp_path)
-    for one in (ds, pickle.loads(saved)):
-        assert one.to_table().equals(TRAIN)
+    for dataset in (ds, pickle.loads(saved)):
+        assert dataset.to_table().equals(TRAIN)
 
 
 def test_large_records_are_not_passed_to_protobuf(
@@ -63,10 +65,10 @@ def test_large_records_are_not_passed_to_protobuf(
     schema = Schema((Feature("id", "int64", (), True), Feature("name", "string", (), True)))
     table = pa.table({"id": [1, 2], "name": ["a", "b" * (1 << 20)]})
     out = write_data_set(tmp_path / "out", {"train": table}, schema)
-    ds, asked = open(out), list[int]()
-    monkeypatch.setattr(take, "example_class", lambda: asked.append(1) or example_class())
+    ds, calls = open(out), list[int]()
+    monkeypatch.setattr(take, "example_class", lambda: calls.append(1) or example_class())
     assert [ds[0], ds[1]] == [{"id": 1, "name": "a"}, {"id": 2, "name": "b" * (1 << 20)}]
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_in_operator_looks_for_features_only(out: Path) -> None:
@@ -90,8 +92,8 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
         getattr(open(out, "train"), f"to_{package}")()["label"].to_list()
         == TRAIN["label"].to_pylist()
     )
-    named = getattr(open(out, "train", class_names=True), f"to_{package}")()
-    assert named["label"].to_list() == [
+    names_frame = getattr(open(out, "train", class_names=True), f"to_{package}")()
+    assert names_frame["label"].to_list() == [
         ("cat", "dog", "fish")[i] for i in TRAIN["label"].to_pylist()
     ]
 
@@ -99,12 +101,12 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
 def test_tables_equal_the_written_rows(out: Path) -> None:
     assert open(out, "train").to_table().equals(TRAIN)
     assert open(out, "train", threads=1).to_table(7, 250).equals(TRAIN.slice(7, 243))
-    both = open(out)
-    assert both.splits == ("test", "train") or both.splits == ("train", "test")
-    assert len(both) == 320
-    first = TRAIN if both.splits[0] == "train" else TEST
-    assert both.to_table(0, 20).equals(first.slice(0, 20))
-    assert both.schema == MIXED
+    dataset = open(out)
+    assert dataset.splits == ("test", "train") or dataset.splits == ("train", "test")
+    assert len(dataset) == 320
+    first_table = TRAIN if dataset.splits[0] == "train" else TEST
+    assert dataset.to_table(0, 20).equals(first_table.slice(0, 20))
+    assert dataset.schema == MIXED
 
 
 @pytest.mark.parametrize("where", [None, "id >= 0"])
@@ -123,13 +125,13 @@ def test_start_and_stop_behave_like_slices(
 
 def test_sample_is_the_same_for_the_same_seed(out: Path) -> None:
     ds = open(out, "train", PLAIN)
-    drawn = ds.sample(40, seed=1)
-    assert drawn.equals(ds.sample(40, seed=1))
-    assert drawn["id"].to_pylist() not in (
-        sorted(drawn["id"].to_pylist()),
+    sample = ds.sample(40, seed=1)
+    assert sample.equals(ds.sample(40, seed=1))
+    assert sample["id"].to_pylist() not in (
+        sorted(sample["id"].to_pylist()),
         ds.sample(40, seed=2)["id"].to_pylist(),
     )
-    assert len(set(drawn["id"].to_pylist())) == 40
+    assert len(set(sample["id"].to_pylist())) == 40
     assert sorted(ds.sample(1000)["id"].to_pylist()) == list(range(300))
     assert (ds.sample().num_rows, ds.filter("id < 0").sample(3).num_rows) == (5, 0)
     with pytest.raises(UsageError, match="records must be at least 0, not -1"):
@@ -146,16 +148,16 @@ def test_arrow_and_duckdb_read_the_data_set_as_a_table(out: Path) -> None:
     assert pa.table(view).equals(view.to_table())
     assert pa.schema(view) == view.to_table().schema
     duckdb = pytest.importorskip("duckdb")
-    for _ in range(2):  # it isn't used up
+    for _ in range(2):  # the view can be read again
         assert duckdb.sql("select sum(number), count(*) from view").fetchall() == [
             (sum(range(290, 300)), 10)
         ]
 
 
 def test_any_records_are_taken_in_any_order(out: Path) -> None:
-    wanted = [5, 299, -1, 0, 5, 150]
-    found = open(out, "train")[wanted]
-    assert found["id"].to_pylist() == [5, 299, 299, 0, 5, 150]
+    numbers = [5, 299, -1, 0, 5, 150]
+    table = open(out, "train")[numbers]
+    assert table["id"].to_pylist() == [5, 299, 299, 0, 5, 150]
     assert open(out, "train")[::100]["id"].to_pylist() == [0, 100, 200]
     assert open(out, "train")[np.array([], np.int64)].num_rows == 0
     with pytest.raises(IndexError, match="300 of 300"):
@@ -171,31 +173,31 @@ def test_any_records_are_taken_in_any_order(out: Path) -> None:
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(wanted=st.lists(st.integers(-320, 319), max_size=60), threads=st.integers(1, 3))
+@given(numbers=st.lists(st.integers(-320, 319), max_size=60), threads=st.integers(1, 3))
 def test_scattered_records_equal_those_of_the_table(
-    out: Path, wanted: list[int], threads: int
+    out: Path, numbers: list[int], threads: int
 ) -> None:
     ds = open(out, threads=threads)
-    assert ds.take(wanted).equals(
-        ds.to_table().take(pa.array([number % 320 for number in wanted], pa.int64()))
+    assert ds.take(numbers).equals(
+        ds.to_table().take(pa.array([number % 320 for number in numbers], pa.int64()))
     )
 
 
 @settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(wanted=st.sets(st.integers(0, 319)), long_run=st.integers(1, 6))
+@given(record_set=st.sets(st.integers(0, 319)), long_run=st.integers(1, 6))
 def test_short_and_long_ranges_of_records_equal_those_of_the_table(
-    out: Path, wanted: set[int], long_run: int
+    out: Path, record_set: set[int], long_run: int
 ) -> None:
-    ds, numbers = open(out), sorted(wanted)
+    ds, numbers = open(out), sorted(record_set)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(take, "_LONG_RUN_RECORDS", long_run)
         assert ds.take(numbers).equals(ds.to_table().take(pa.array(numbers, pa.int64())))
 
 
 def test_short_ranges_of_records_share_one_read_per_file(out: Path) -> None:
-    """A reading for each of them would decompress a member again for each."""
+    """Separate reads would decompress the same member several times."""
     files = open(out, "train").files
     pairs = np.flatnonzero(np.arange(300) % 3)
     assert len(list(take._iter_reads_by_number(files, pairs))) == len(files) == 3
@@ -204,16 +206,16 @@ def test_short_ranges_of_records_share_one_read_per_file(out: Path) -> None:
 def test_record_is_a_dict(out: Path) -> None:
     ds = open(out, "train")
     expected = plain_columns(TRAIN)
-    for at in (0, 17, 99, 100, 299, -1, -300):
-        found = ds[at]
-        assert list(found) == list(MIXED.names)
-        assert {name: plain(value) for name, value in found.items()} == {
-            n: rows[at] for n, rows in expected.items()
+    for number in (0, 17, 99, 100, 299, -1, -300):
+        record = ds[number]
+        assert list(record) == list(MIXED.names)
+        assert {name: plain(value) for name, value in record.items()} == {
+            n: rows[number] for n, rows in expected.items()
         }
-        assert found["small"].dtype == np.uint8
-    for at in (300, -301):
+        assert record["small"].dtype == np.uint8
+    for number in (300, -301):
         with pytest.raises(IndexError, match="of 300"):
-            ds[at]
+            ds[number]
     assert [row["id"] for row in open(out, "test")] == list(range(300, 320))
 
 
@@ -230,9 +232,9 @@ def test_columns_are_selected_in_order(out: Path) -> None:
 
 def test_getitems_returns_several_dicts(out: Path) -> None:
     ds = open(out, "train", PLAIN)
-    for at, found in zip([7, -1, 7], ds.__getitems__([7, -1, 7]), strict=True):
-        assert {name: str(value) for name, value in found.items()} == {
-            n: str(v) for n, v in ds[at].items()
+    for number, record in zip([7, -1, 7], ds.__getitems__([7, -1, 7]), strict=True):
+        assert {name: str(value) for name, value in record.items()} == {
+            n: str(v) for n, v in ds[number].items()
         }
     assert ds.__getitems__([]) == []
 
@@ -241,7 +243,7 @@ def test_getitems_returns_several_dicts(out: Path) -> None:
 def test_record_batches_have_the_requested_size(out: Path, rows: int) -> None:
     batches = list(open(out, "train").to_batches(rows))
     assert [batch.num_rows for batch in batches] == [
-        min(rows, 300 - at) for at in range(0, 300, rows)
+        min(rows, 300 - begin) for begin in range(0, 300, rows)
     ]
     assert pa.Table.from_batches(batches).combine_chunks().equals(TRAIN.combine_chunks())
 
@@ -278,9 +280,9 @@ def test_data_set_can_be_pickled_after_any_use(
 ) -> None:
     ds = open(out, "train", PLAIN, where=where)
     use(ds)
-    again: Dataset = pickle.loads(pickle.dumps(ds))
-    assert again.to_table().equals(ds.to_table())
-    assert again[-1]["id"] == ds[-1]["id"] == 299
+    copy: Dataset = pickle.loads(pickle.dumps(ds))
+    assert copy.to_table().equals(ds.to_table())
+    assert copy[-1]["id"] == ds[-1]["id"] == 299
 
 
 def test_data_set_works_in_a_spawned_process(out: Path) -> None:
@@ -314,7 +316,7 @@ def test_empty_split_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"split": "dev"}, "no split 'dev'; there are"),
         ({"inputs": "nothing"}, "no such file"),
@@ -326,28 +328,28 @@ def test_empty_split_is_opened(tmp_path: Path) -> None:
     ],
 )
 def test_missing_split_input_or_column_is_refused_by_name(
-    out: Path, tmp_path: Path, given: dict[str, Any], said: str
+    out: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
-        open(**{"inputs": out, **given})
+    with pytest.raises(UsageError, match=message):
+        open(**{"inputs": out, **options})
     with pytest.raises(UsageError, match="itself a data set"):
         open([out, tmp_path])
 
 
 @pytest.mark.parametrize("compression", SHARD_SUFFIXES)
 class TestDamage:
-    """A shard that changed is an error that names it, whichever way it is read."""
+    """Every way to read a changed shard is an error that names it."""
 
-    def made(self, tmp_path: Path, compression: str) -> tuple[Path, Path]:
+    def write_set(self, tmp_path: Path, compression: str) -> tuple[Path, Path]:
         out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2, compression=compression)
         return out, sorted((out / FOLDER).glob("train-00001*"))[0]
 
-    @pytest.mark.parametrize("lost", [1, 10, 1000])
+    @pytest.mark.parametrize("lost_bytes", [1, 10, 1000])
     def test_shortened_or_missing_shard_is_found_by_open(
-        self, tmp_path: Path, compression: str, lost: int
+        self, tmp_path: Path, compression: str, lost_bytes: int
     ) -> None:
-        out, shard = self.made(tmp_path, compression)
-        shard.write_bytes(shard.read_bytes()[:-lost])
+        out, shard = self.write_set(tmp_path, compression)
+        shard.write_bytes(shard.read_bytes()[:-lost_bytes])
         with pytest.raises(DataError, match=rf"{shard}: has \d+ bytes where the manifest says"):
             open(out)
         shard.unlink()
@@ -359,17 +361,17 @@ class TestDamage:
     ) -> None:
         if compression != "none":
             pytest.skip("a member is the smallest part of a compressed shard that can be damaged")
-        out, _ = self.made(tmp_path, compression)
-        _, at = flip_record(out, 7)
+        out, _ = self.write_set(tmp_path, compression)
+        _, offset = flip_record(out, 7)
         ds = open(out)
         assert ds[156]["id"] == 156
-        for ask in (lambda: ds[157], lambda: ds.take([3, 157, 200]), lambda: ds.take([157, 299])):
-            with pytest.raises(DataError, match=rf"record 7, byte {at}: CRC of the data"):
-                ask()
+        for use in (lambda: ds[157], lambda: ds.take([3, 157, 200]), lambda: ds.take([157, 299])):
+            with pytest.raises(DataError, match=rf"record 7, byte {offset}: CRC of the data"):
+                use()
         assert ds.take([3, 156, 158])["id"].to_pylist() == [3, 156, 158]
 
     def test_index_of_another_shard_is_refused(self, tmp_path: Path, compression: str) -> None:
-        out, _ = self.made(tmp_path, compression)
+        out, _ = self.write_set(tmp_path, compression)
         index = out / FOLDER / "index" / "train-00001.npy"
         np.save(index, np.load(index)[:-1])
         with pytest.raises(DataError, match="lists 149 records"):
@@ -401,5 +403,5 @@ def test_base_install_is_enough_to_open_and_read(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(20)})
     codes = [step.format(out=str(out), to=str(tmp_path / "to")) for step in STEPS]
     source = "".join(CHECK.format(code=code) for code in codes)
-    done = run_python("-c", source, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = run_python("-c", source, check=False, timeout=120)
+    assert process.returncode == 0, process.stderr

@@ -1,4 +1,7 @@
-"""Values are shown on one line, however long they are, and data sets by their first facts."""
+"""Values are shown on one line of limited length.
+
+Data sets are shown with their main facts.
+"""
 
 from typing import Any
 
@@ -85,9 +88,9 @@ def test_features_are_described_with_label_and_missing_values() -> None:
     schema = Schema(
         (Feature("x", "float32"), Feature("y", "int64", (), True, ("a", "b"))), label="y"
     )
-    described = dict(format_features(schema))
-    assert described["x"].endswith("or missing")
-    assert described["y"].endswith("(label)")
+    descriptions = dict(format_features(schema))
+    assert descriptions["x"].endswith("or missing")
+    assert descriptions["y"].endswith("(label)")
     text = display_text("Dataset out: 3 records, train", schema)
     assert text.splitlines()[0] == "<Dataset out: 3 records, train"
     assert text.endswith(">")

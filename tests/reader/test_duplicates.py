@@ -1,4 +1,7 @@
-"""Equal records and similar images are found in one split and between splits, with their places."""
+"""Equal records and similar images are found within a split and between splits.
+
+The result contains their places.
+"""
 
 from pathlib import Path
 
@@ -26,15 +29,15 @@ def image_set(folder: Path, images: list[bytes]) -> Dataset:
 
 
 def violations(ds: Dataset, text: dict[str, object], memory_bytes: int = 1 << 20) -> list[str]:
-    found = find_repeat_violations(ds.records, read_rules(text), memory_bytes)
-    return [violation.what for violation in found]
+    result = find_repeat_violations(ds.records, read_rules(text), memory_bytes)
+    return [violation.what for violation in result]
 
 
 def test_records_of_two_splits_are_compared_by_their_content(tmp_path: Path) -> None:
-    rows = {"train": mixed_rows(40), "test": mixed_rows(10, 35)}  # 35 to 39 are in both
+    rows = {"train": mixed_rows(40), "test": mixed_rows(10, 35)}  # records 35 to 39 are in both
     ds = open(write_data_set(tmp_path / "out", rows, shards=2))
-    (found,) = violations(ds, {"leakage": {"records": 0}})
-    assert "5 of" in found
+    (message,) = violations(ds, {"leakage": {"records": 0}})
+    assert "5 of" in message
     assert violations(ds, {"leakage": {"records": 0.5}}) == []
     assert violations(ds, {"duplicates": {"records": 0}}) == []
 
@@ -46,8 +49,8 @@ def test_values_of_a_feature_repeat_in_different_records(tmp_path: Path) -> None
     table = table.set_column(index, table.schema.field("name"), names)
     ds = open(write_data_set(tmp_path / "out", {"train": table}))
     assert violations(ds, {"duplicates": {"records": 0}}) == []
-    (found,) = violations(ds, {"duplicates": {"records": 0, "keys": {"name": 0}}})
-    assert found.startswith("10 of 30 records")
+    (message,) = violations(ds, {"duplicates": {"records": 0, "keys": {"name": 0}}})
+    assert message.startswith("10 of 30 records")
 
 
 def test_result_does_not_depend_on_the_memory(tmp_path: Path) -> None:
@@ -62,11 +65,11 @@ def test_copies_of_an_image_are_near_and_other_images_are_not(tmp_path: Path) ->
     images = [encode_image("PNG", image) for image in smooth]
     images.append(encode_image("JPEG", smooth[2].resize((90, 75)), quality=80))
     ds = image_set(tmp_path, images)
-    seen: list[int] = []
-    found = find_near_images(ds.records, "image", seen.append)
-    assert sum(seen) == 5
-    assert found.within_splits == {0: 1}
-    assert found.example_pairs == {(0, 0): [(2, 4)]}
+    counts: list[int] = []
+    result = find_near_images(ds.records, "image", counts.append)
+    assert sum(counts) == 5
+    assert result.within_splits == {0: 1}
+    assert result.example_pairs == {(0, 0): [(2, 4)]}
 
 
 def test_rule_about_images_needs_an_image_feature(tmp_path: Path) -> None:

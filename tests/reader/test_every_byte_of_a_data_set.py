@@ -1,5 +1,6 @@
-"""If any byte of a data set changes or a file is truncated, commands refuse it or return the
-true records.
+"""Commands refuse a damaged data set, or return its true records.
+
+This is true if any byte changes, and if a file is truncated.
 """
 
 import shutil
@@ -58,17 +59,20 @@ def file_of(out: Path, part: str) -> Path:
 
 
 def rows_of(out: Path) -> list[dict[str, object]] | None:
-    """What `open` gives, whole and by number; None if it refuses."""
+    """Returns the rows of a data set, or None if `open` refuses it.
+
+    Checks that rows by number equal the rows of the table.
+    """
     try:
-        opened = recordmill.open(out, threads=1)
-        rows: list[dict[str, object]] = opened.to_table().to_pylist()
-        assert [opened[number]["id"] for number in (3, 0)] == [rows[3]["id"], rows[0]["id"]]
+        dataset = recordmill.open(out, threads=1)
+        rows: list[dict[str, object]] = dataset.to_table().to_pylist()
+        assert [dataset[number]["id"] for number in (3, 0)] == [rows[3]["id"], rows[0]["id"]]
     except RecordmillError:
         return None
     return rows
 
 
-def found(out: Path) -> list[str]:
+def find_problems(out: Path) -> list[str]:
     try:
         return [str(problem) for problem in verify(out, threads=1)]
     except RecordmillError as error:
@@ -80,15 +84,15 @@ def test_damaged_shard_or_index_is_refused_or_read_correctly(out: Path, part: st
     if part == "members" and not file_of(out, part).exists():
         pytest.skip("only compressed shards have a table of members")
     path = file_of(out, part)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     assert rows_of(out) == ROWS
-    assert found(out) == []
-    for data in damaged_copies(whole):
+    assert find_problems(out) == []
+    for data in damaged_copies(content):
         path.write_bytes(data)
         assert rows_of(out) in (None, ROWS), data
-        # a header of .npy may say the same in other words, as with another blank
-        assert any(path.name in text for text in found(out)) or (
-            part != "shard" and len(data) == len(whole)
+        # A changed header of a .npy file may have the same meaning, for example with another blank.
+        assert any(path.name in text for text in find_problems(out)) or (
+            part != "shard" and len(data) == len(content)
         ), data
 
 
@@ -100,7 +104,7 @@ def test_damaged_derived_file_is_reported_and_does_not_change_the_records(
     for data in damaged_copies(path.read_bytes(), 17):
         path.write_bytes(data)
         assert rows_of(out) == ROWS, data
-        assert any(path.name in text for text in found(out)), data
+        assert any(path.name in text for text in find_problems(out)), data
 
 
 @pytest.mark.parametrize("part", ["shard", "index", "manifest"])
@@ -108,8 +112,8 @@ def test_read_of_damaged_files_fails_or_writes_all_records(
     out: Path, tmp_path: Path, part: str
 ) -> None:
     path = file_of(out, part)
-    whole = path.read_bytes()
-    for data in damaged_copies(whole, max(len(whole) // 20, 1)):
+    content = path.read_bytes()
+    for data in damaged_copies(content, max(len(content) // 20, 1)):
         path.write_bytes(data)
         try:
             result = recordmill.read(out, tmp_path / "to", to="jsonl", threads=1, overwrite=True)

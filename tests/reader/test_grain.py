@@ -1,5 +1,6 @@
-"""Grain reads a Dataset as its RandomAccessDataSource, in threads and worker processes; skipped
-without Grain.
+"""Grain reads a Dataset as its `RandomAccessDataSource`, in threads and in worker processes.
+
+The tests are skipped without Grain.
 """
 
 import pytest
@@ -35,7 +36,8 @@ def test_grain_resumes_a_shuffled_data_set_from_its_state(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_grain_data_loader_reads_every_record(ds: Dataset, workers: int) -> None:
-    flags.FLAGS.mark_as_parsed()  # as absl.app.run does; Grain's worker processes ask for flags
+    # Grain's worker processes need parsed flags. In a program, absl.app.run parses them.
+    flags.FLAGS.mark_as_parsed()
     sampler = grain.samplers.IndexSampler(num_records=len(ds), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(
         data_source=ds,

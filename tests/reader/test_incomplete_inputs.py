@@ -1,5 +1,6 @@
-"""Damaged, truncated or missing files are reported by every reader, and training without good
-records ends.
+"""Every reader reports damaged, truncated and missing files.
+
+Training without good records ends.
 """
 
 import gzip
@@ -22,7 +23,7 @@ PAYLOADS = [example({"x": number}) for number in range(20)]
 SIZE = len(PAYLOADS[0]) + 16
 
 
-def damaged(*bytes_by_record: tuple[int, int]) -> bytes:
+def make_damaged_content(*bytes_by_record: tuple[int, int]) -> bytes:
     content = bytearray(tfrecord_bytes(PAYLOADS))
     for record, byte in bytes_by_record:
         content[record * SIZE + byte] ^= 1
@@ -34,8 +35,11 @@ def damaged(*bytes_by_record: tuple[int, int]) -> bytes:
 def test_every_reader_names_the_first_damaged_record(
     tmp_path: Path, name: str, schema: Schema | None
 ) -> None:
-    """A payload of record 3 and a header of record 9: headers alone show only the second."""
-    path, content = tmp_path / name, damaged((3, 20), (9, 2), (15, 20))
+    """The payload of record 3 and the header of record 9 are damaged.
+
+    A pass over the headers alone shows only the second damage.
+    """
+    path, content = tmp_path / name, make_damaged_content((3, 20), (9, 2), (15, 20))
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
 
     def table() -> Any:
@@ -72,7 +76,7 @@ def test_statistics_of_a_truncated_file_are_an_error(tmp_path: Path, name: str, 
         recordmill.stats(tmp_path / name)
 
 
-# Examples without features, which no other writer than a careless one makes
+# Examples without features, in forms that only a careless writer makes.
 UNUSUAL = {
     "the features twice": b"\x0a\x00\x0a\x00",
     "a long length": b"\x0a\x80\x00",
@@ -112,10 +116,10 @@ def test_missing_shard_is_reported_by_every_command(
         assert len(recordmill.open(incomplete)) == 10
     notes = recordmill.inspect(incomplete).notes
     assert any(MISSING in note for note in notes)
-    result = recordmill.read(incomplete, tmp_path / "read")
-    assert any(MISSING in note for note in result.notes)
-    built = recordmill.build(incomplete, tmp_path / "built", kind="tfrecord")
-    assert any(MISSING in note for note in built.notes)
+    read_result = recordmill.read(incomplete, tmp_path / "read")
+    assert any(MISSING in note for note in read_result.notes)
+    build_result = recordmill.build(incomplete, tmp_path / "built", kind="tfrecord")
+    assert any(MISSING in note for note in build_result.notes)
     (problem,) = recordmill.verify(incomplete)
     assert MISSING in problem.file
     assert main(["verify", str(incomplete)]) == 1
@@ -134,7 +138,7 @@ def test_named_file_or_complete_set_gives_no_warning(incomplete: Path, tmp_path:
 @pytest.mark.parametrize("drop", [True, False])
 def test_endless_training_without_a_good_record_is_an_error(tmp_path: Path, drop: bool) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(damaged(*((record, 20) for record in range(20))))
+    path.write_bytes(make_damaged_content(*((record, 20) for record in range(20))))
     ds = recordmill.open(path, schema=SCHEMA)
     batches = ds.batches(4, on_bad="skip", epochs=None, drop_remainder=drop)
     with (
@@ -149,10 +153,10 @@ def test_endless_training_without_a_good_record_is_an_error(tmp_path: Path, drop
 
 def test_endless_training_continues_while_there_are_batches(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(damaged(*((record, 20) for record in range(15))))
+    path.write_bytes(make_damaged_content(*((record, 20) for record in range(15))))
     ds = recordmill.open(path, schema=SCHEMA)
     batches = ds.batches(4, on_bad="skip", epochs=None, drop_remainder=True)
     with pytest.warns(UserWarning, match="15 of 20 records were skipped"):
-        found = [len(next(batches)["x"]) for _ in range(5)]
-    assert found == [4] * 5
+        sizes = [len(next(batches)["x"]) for _ in range(5)]
+    assert sizes == [4] * 5
     assert np.all(next(batches)["x"] >= 15)

@@ -1,4 +1,4 @@
-"""Keras trains from the reader on images, tables and text, and learns what can be learnt."""
+"""Keras models train on tables and sequences from the reader, and learn from them."""
 
 import os
 import warnings
@@ -22,22 +22,24 @@ def _seeded() -> None:
     keras.utils.set_random_seed(1)
 
 
-def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset:
+def make_set(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset:
     return open(write_data_set(out, {"train": columns}, schema, shards=3))
 
 
-@pytest.mark.parametrize("built", [True, False])
-def test_interrupted_training_resumes_to_the_same_weights(tmp_path: Path, built: bool) -> None:
+@pytest.mark.parametrize("is_built", [True, False])
+def test_interrupted_training_resumes_to_the_same_weights(tmp_path: Path, is_built: bool) -> None:
     schema = Schema(
         (Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label"
     )
     rng = np.random.default_rng(1)
     a = rng.normal(size=(ROWS, 3)).astype(np.float32)
-    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
+    ds = make_set(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
 
-    def fitted(weights: list[np.ndarray] | None, start_step: int, steps: int) -> list[np.ndarray]:
+    def fit_model(
+        weights: list[np.ndarray] | None, start_step: int, steps: int
+    ) -> list[np.ndarray]:
         model = keras.Sequential(
-            [*([keras.Input((3,))] if built else []), keras.layers.Dense(1, "tanh")]
+            [*([keras.Input((3,))] if is_built else []), keras.layers.Dense(1, "tanh")]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
         if weights is not None:
@@ -48,12 +50,13 @@ def test_interrupted_training_resumes_to_the_same_weights(tmp_path: Path, built:
         return model.get_weights()  # type: ignore[no-any-return]
 
     keras.utils.set_random_seed(1)
-    whole = fitted(
-        None, 0, 31
-    )  # in the middle of the second epoch, which has 19 steps as the first
+    # 31 steps end in the middle of the second epoch. Each epoch has 19 steps.
+    expected = fit_model(None, 0, 31)
     keras.utils.set_random_seed(1)
-    again = fitted(fitted(None, 0, 7), 7, 24)
-    assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True))
+    resumed = fit_model(fit_model(None, 0, 7), 7, 24)
+    assert all(
+        np.array_equal(first, second) for first, second in zip(expected, resumed, strict=True)
+    )
 
 
 def test_model_fits_a_matrix_and_padded_sequences(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_model_fits_a_matrix_and_padded_sequences(tmp_path: Path) -> None:
         "words": words,
         "label": a > 0,
     }
-    ds = made(tmp_path / "out", schema, {name: [*values] for name, values in columns.items()})
+    ds = make_set(tmp_path / "out", schema, {name: [*values] for name, values in columns.items()})
     dense = keras.Sequential([keras.layers.Normalization(), keras.layers.Dense(1, "sigmoid")])
     dense.layers[0].adapt(next(ds.batches(ROWS, matrix=["a", "b"]))["matrix"])
     lstm = keras.Sequential(
@@ -89,16 +92,18 @@ def test_model_fits_a_matrix_and_padded_sequences(tmp_path: Path) -> None:
     ):
         model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=["accuracy"])
         assert int(batches.cardinality()) == -(-ROWS // 32)
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as messages:
             history = model.fit(batches, epochs=3, verbose=0)
         assert not [
-            one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)
+            message
+            for message in messages
+            if "keras" in message.filename or "shuffle" in str(message.message)
         ]
         assert history.history["accuracy"][-1] > 0.9
         assert model.optimizer.iterations.numpy() == 3 * -(-ROWS // 32)
 
 
-_OF_ANY_BACKEND = """
+_BACKEND_SCRIPT = """
 import sys, warnings, keras, recordmill
 warnings.simplefilter("error", UserWarning)
 assert keras.backend.backend() == sys.argv[2]
@@ -116,10 +121,10 @@ def test_model_of_every_keras_backend_learns(tmp_path: Path, backend: str) -> No
     pytest.importorskip(backend)
     schema = Schema((Feature("x", "float32", (3,), True), Feature("y", "float32", (), True)), "y")
     x = np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32)
-    made(tmp_path / "out", schema, {"x": list(x), "y": list(x @ np.float32([1, -2, 3]))})
+    make_set(tmp_path / "out", schema, {"x": list(x), "y": list(x @ np.float32([1, -2, 3]))})
     run_python(
         "-c",
-        _OF_ANY_BACKEND,
+        _BACKEND_SCRIPT,
         tmp_path / "out",
         backend,
         env={**os.environ, "KERAS_BACKEND": backend},

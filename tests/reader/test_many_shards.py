@@ -1,5 +1,6 @@
-"""Thousands of files are read with 256 file descriptors, and reads touch only the files that
-they need.
+"""Thousands of files are read with 256 file descriptors.
+
+Reads touch only the files that they need.
 """
 
 import gzip
@@ -67,9 +68,14 @@ for number, folder in enumerate([whole, *foreign]):
 """
 
 
-def make(folder: Path, shards: int) -> tuple[Path, list[Path]]:
-    """(a data set of so many shards, folders of the same shards as files that nothing
-    describes).
+def write_sets(folder: Path, shards: int) -> tuple[Path, list[Path]]:
+    """Writes a data set, and folders with copies of its shards.
+
+    Args:
+        shards: The number of shards, with two records each.
+
+    Returns:
+        The data set, and the folders. They have no manifest.
     """
     rows, arrow = range(2 * shards), to_arrow(SCHEMA)
     words = pa.array([["a"] * (i % 3) for i in rows], arrow.field("words").type)
@@ -79,33 +85,33 @@ def make(folder: Path, shards: int) -> tuple[Path, list[Path]]:
         SCHEMA,
         shards=shards,
     )
-    plain, packed = folder / "plain", folder / "packed.gz"
+    plain, compressed = folder / "plain", folder / "packed.gz"
     plain.mkdir()
-    packed.mkdir()
+    compressed.mkdir()
     for shard in (out / FOLDER).glob("train-*"):
         (plain / shard.name).write_bytes(shard.read_bytes())
-        (packed / f"{shard.name}.gz").write_bytes(gzip.compress(shard.read_bytes(), 1))
-    return out, [plain, packed]
+        (compressed / f"{shard.name}.gz").write_bytes(gzip.compress(shard.read_bytes(), 1))
+    return out, [plain, compressed]
 
 
 @pytest.mark.sweep
 def test_every_consumer_reads_2_000_files_with_256_descriptors(tmp_path: Path) -> None:
-    out, foreign = make(tmp_path, 2_000)
-    given = [out, "|".join(map(str, foreign)), tmp_path / "read"]
-    done = run_python("-c", READ, *given, check=False, preexec_fn=limit_descriptors)
-    assert done.returncode == 0, done.stderr[-3000:]
+    out, foreign = write_sets(tmp_path, 2_000)
+    arguments = [out, "|".join(map(str, foreign)), tmp_path / "read"]
+    process = run_python("-c", READ, *arguments, check=False, preexec_fn=limit_descriptors)
+    assert process.returncode == 0, process.stderr[-3000:]
 
 
-class Asked(list[Any]):
-    """Files, and which of them were asked for."""
+class FileListSpy(list[Any]):
+    """List of files that collects the numbers of the requested files."""
 
     def __init__(self, files: list[Any]) -> None:
         super().__init__(files)
         self.numbers: set[int] = set()
 
-    def __getitem__(self, at: Any) -> Any:
-        self.numbers.add(at)
-        return super().__getitem__(at)
+    def __getitem__(self, number: Any) -> Any:
+        self.numbers.add(number)
+        return super().__getitem__(number)
 
     def __iter__(self) -> Any:
         raise AssertionError("all files are gone through")
@@ -114,21 +120,21 @@ class Asked(list[Any]):
 def test_reads_touch_only_the_files_that_hold_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, (_, packed) = make(tmp_path, 40)
-    ours, inflated = open(out), open(packed, schema=SCHEMA)
-    numbers = np.array([61, 4, 5])  # two of each file
-    for ds in (ours, inflated):
+    out, (_, compressed) = write_sets(tmp_path, 40)
+    dataset, compressed_set = open(out), open(compressed, schema=SCHEMA)
+    numbers = np.array([61, 4, 5])  # each file has two records
+    for ds in (dataset, compressed_set):
         files: RecordFiles = ds.files
         assert len(files.ends) == 40
-        asked = Asked(list(files))
-        monkeypatch.setattr(files, "_files", asked)
+        spy = FileListSpy(list(files))
+        monkeypatch.setattr(files, "_files", spy)
         assert files.frames(numbers).numbers.tolist() == [61, 4, 5]
         assert take_rows(files, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
         assert len(list(iter_range_reads(files, 60, 63))) == 2
         joined = files._joined
         mapped = [] if joined is None else np.flatnonzero(joined._is_mapped).tolist()
-        assert asked.numbers | set(mapped) == {2, 30, 31}
-        asked.numbers.clear()
-        one = RecordSubset.from_numbers(np.array([61]), 80)
-        assert len(list(iter_range_reads(files, 0, 80, subset=one))) == 1
-        assert asked.numbers == {30}
+        assert spy.numbers | set(mapped) == {2, 30, 31}
+        spy.numbers.clear()
+        subset = RecordSubset.from_numbers(np.array([61]), 80)
+        assert len(list(iter_range_reads(files, 0, 80, subset=subset))) == 1
+        assert spy.numbers == {30}

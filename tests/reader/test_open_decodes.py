@@ -1,5 +1,6 @@
-"""Conversions that `open` receives hold for every consumer: `decode_raw`, `reshape`, `pad` and
-`decode_images`.
+"""The conversions of `open` apply to every consumer.
+
+They are `decode_raw`, `reshape`, `pad` and `decode_images`.
 """
 
 import pickle
@@ -25,11 +26,11 @@ ROWS = 60
 RNG = np.random.default_rng(5)
 DEPTH = RNG.random((ROWS, 2, 3)).astype(np.float32)
 BOXES = [RNG.integers(-9, 9, (i % 4, 4)).astype(np.int16) for i in range(ROWS)]
-GIVEN: dict[str, Any] = {
+CONVERSIONS: dict[str, Any] = {
     "decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"},
     "reshape": {"depth": [2, 3]},
 }
-SPELLED: dict[str, Any] = {
+CONVERSION_TEXTS: dict[str, Any] = {
     "decode_raw": ["depth=>float32[6]", "boxes=int16[-1,4]"],
     "reshape": "depth=[2,3]",
 }
@@ -43,7 +44,7 @@ def _png(row: int) -> bytes:
 TABLE = pa.table(
     {
         "id": pa.array(range(ROWS)),
-        "depth": pa.array([one.astype(">f4").tobytes() for one in DEPTH], pa.binary()),
+        "depth": pa.array([array.astype(">f4").tobytes() for array in DEPTH], pa.binary()),
         "boxes": pa.array(
             [None if i == 3 else box.tobytes() for i, box in enumerate(BOXES)], pa.binary()
         ),
@@ -67,17 +68,17 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def _check_boxes(found: Any, ids: list[int]) -> None:
-    assert isinstance(found, Ragged)
-    for one, row in zip(found, ids, strict=True):
-        assert row == 3 or np.array_equal(one, BOXES[row])
+def _check_boxes(boxes: Any, ids: list[int]) -> None:
+    assert isinstance(boxes, Ragged)
+    for box, row in zip(boxes, ids, strict=True):
+        assert row == 3 or np.array_equal(box, BOXES[row])
 
 
-@pytest.mark.parametrize("given", [GIVEN, SPELLED], ids=["mapping", "as read"])
+@pytest.mark.parametrize("conversions", [CONVERSIONS, CONVERSION_TEXTS], ids=["mapping", "as read"])
 def test_decoded_arrays_are_the_same_for_every_consumer(
-    out: Path, tmp_path: Path, given: dict[str, Any]
+    out: Path, tmp_path: Path, conversions: dict[str, Any]
 ) -> None:
-    ds = recordmill.open(out, columns=["id", "depth", "boxes"], threads=2, **given)
+    ds = recordmill.open(out, columns=["id", "depth", "boxes"], threads=2, **conversions)
     assert (ds.schema["depth"].describe(), ds.schema["boxes"].describe()) == (
         "float32 [2, 3]",
         "int16 [?, 4]",
@@ -116,28 +117,28 @@ def test_decoded_arrays_are_the_same_for_every_consumer(
 def test_lists_have_the_requested_form(tmp_path: Path) -> None:
     rows = mixed_rows(ROWS)
     out = write_data_set(tmp_path / "lists", {"train": rows}, shards=2)
-    wanted = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
-    for given in (
+    expected = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
+    for conversions in (
         {"pad": {"tokens": "3:-1"}, "ragged": ["id"]},
         {"pad": "tokens=3:-1", "ragged": "id"},
     ):
-        ds = recordmill.open(out, columns="id,tokens", **given)
+        ds = recordmill.open(out, columns="id,tokens", **conversions)
         assert (ds.schema["id"].describe(), ds.schema["tokens"].describe()) == (
             "int64 [?]",
             "int32 [3]",
         )
-        assert ds.to_table()["tokens"].to_pylist() == wanted
+        assert ds.to_table()["tokens"].to_pylist() == expected
         assert ds[4]["id"].tolist() == [4]
         batch = next(ds.batches(8, shuffle=False))
         assert batch["id"].to_list() == [[row] for row in range(8)]
-        assert batch["tokens"].tolist()[4:8] == wanted[4:8]
-    for given, message in [
+        assert batch["tokens"].tolist()[4:8] == expected[4:8]
+    for conversions, message in [
         ({"pad": "tokens"}, "FEATURE=LENGTH:VALUE"),
         ({"pad": "tokens=3:0", "ragged": "tokens"}, "padded or made ragged twice"),
         ({"pad": "nested=3:0"}, "lists of lists"),
     ]:
         with pytest.raises(UsageError, match=message):
-            recordmill.open(out, **given)
+            recordmill.open(out, **conversions)
     with pytest.raises(DataError, match="3 items, more than the length of 2"):
         recordmill.open(out, pad="tokens=2:0").to_table()
 
@@ -151,8 +152,8 @@ def test_class_names_are_the_same_for_every_consumer(tmp_path: Path) -> None:
     features = (Feature("id", "int64"), Feature("label", "int64", (), False, names))
     schema = Schema((*features, Feature("tags", "int64", (None,), True, names)), "label")
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=2)
-    label = [None if at is None else names[at] for at in labels]
-    words = [[names[at] for at in row] for row in tags]
+    label = [None if number is None else names[number] for number in labels]
+    words = [[names[number] for number in row] for row in tags]
     ds = recordmill.open(out, class_names=True)
     assert [feature.describe() for feature in ds.schema] == ["int64", "string", "string [?]"]
     assert ds.to_table().to_pydict() == {"id": [*range(ROWS)], "label": label, "tags": words}
@@ -179,40 +180,40 @@ def test_class_names_are_the_same_for_every_consumer(tmp_path: Path) -> None:
         recordmill.open(
             write_data_set(tmp_path / "none", {"train": TABLE}, SCHEMA), class_names=True
         )
-    few = Schema(
+    short_schema = Schema(
         (*features[:1], Feature("label", "int64", (), False, names[:2]), schema["tags"]), "label"
     )
     with pytest.raises(DataError, match="no class has the number 2"):
-        recordmill.open(out, schema=few, class_names=True).to_table()
+        recordmill.open(out, schema=short_schema, class_names=True).to_table()
 
 
 def test_conversions_are_part_of_fingerprint_and_state(out: Path) -> None:
-    plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
-    images, other = (
+    plain, raw = recordmill.open(out), recordmill.open(out, **CONVERSIONS)
+    images, other_images = (
         recordmill.open(out, decode_images=(5, 7)),
         recordmill.open(out, decode_images=(5, 8)),
     )
-    prints = {one.fingerprint for one in (plain, raw, images, other)}
-    assert len(prints) == 4
+    fingerprints = {dataset.fingerprint for dataset in (plain, raw, images, other_images)}
+    assert len(fingerprints) == 4
     assert (
         raw.fingerprint
-        == recordmill.open(out, **SPELLED).fingerprint
+        == recordmill.open(out, **CONVERSION_TEXTS).fingerprint
         == raw.select(["id"]).fingerprint
     )
-    for one in (raw, images):
-        state = one.batches(8, shuffle=False).state()
-        assert one.batches(8, shuffle=False, state=state).state() == state
+    for dataset in (raw, images):
+        state = dataset.batches(8, shuffle=False).state()
+        assert dataset.batches(8, shuffle=False, state=state).state() == state
         with pytest.raises(UsageError, match="another data set"):
             plain.batches(8, state=state)
 
 
 def test_decoded_images_are_the_same_for_every_consumer(out: Path, tmp_path: Path) -> None:
     plain = recordmill.open(out, columns="id,image", threads=2)
-    wanted = np.concatenate(
+    expected = np.concatenate(
         [batch["image"] for batch in plain.batches(ROWS, shuffle=False, decode_images=IMAGES)]
     )
-    for how in (IMAGES, {"image": IMAGES}):
-        ds = recordmill.open(out, columns="id,image", threads=2, decode_images=how)
+    for option in (IMAGES, {"image": IMAGES}):
+        ds = recordmill.open(out, columns="id,image", threads=2, decode_images=option)
         assert ds.schema["image"].describe() == "float32 [5, 7, 3]"
         for view in (
             ds,
@@ -221,21 +222,21 @@ def test_decoded_images_are_the_same_for_every_consumer(out: Path, tmp_path: Pat
             ds.filter(range(9)),
         ):
             ids = view["id"].tolist()
-            np.testing.assert_array_equal(view["image"], wanted[ids])
-            np.testing.assert_array_equal(view[2]["image"], wanted[ids[2]])
+            np.testing.assert_array_equal(view["image"], expected[ids])
+            np.testing.assert_array_equal(view[2]["image"], expected[ids[2]])
             assert view.take([3, 1]).equals(
                 pa.concat_tables([view.to_table(3, 4), view.to_table(1, 2)])
             )
             for batch in view.batches(16, shuffle=True):
-                np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
+                np.testing.assert_array_equal(batch["image"], expected[batch["id"]])
     renamed = ds.rename({"image": "pixels"}).select(["pixels"])
-    np.testing.assert_array_equal(next(renamed.batches(4, shuffle=False))["pixels"], wanted[:4])
-    np.testing.assert_array_equal(renamed.to_npy(tmp_path / "npy")["pixels"], wanted)
+    np.testing.assert_array_equal(next(renamed.batches(4, shuffle=False))["pixels"], expected[:4])
+    np.testing.assert_array_equal(renamed.to_npy(tmp_path / "npy")["pixels"], expected)
     assert next(ds.batches(4, shuffle=False, decode_images=(3, 3)))["image"].shape == (4, 3, 3, 3)
     assert next(ds.select(["id"]).batches(4, shuffle=False)).keys() == {"id"}
-    both = mixture([(ds.filter(range(30)), 1), (ds.filter(range(30, 60)), 1)])
-    batch = next(both.batches(8, shuffle=False))
-    np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
+    mix = mixture([(ds.filter(range(30)), 1), (ds.filter(range(30, 60)), 1)])
+    batch = next(mix.batches(8, shuffle=False))
+    np.testing.assert_array_equal(batch["image"], expected[batch["id"]])
     with pytest.raises(UsageError, match="different decode_images"):
         mixture(
             [
@@ -248,22 +249,24 @@ def test_decoded_images_are_the_same_for_every_consumer(out: Path, tmp_path: Pat
                 ),
             ]
         )
-    cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
-    assert next(cut.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
+    cropped = recordmill.open(
+        out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop())
+    )
+    assert next(cropped.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
     with pytest.raises(UsageError, match="cropped or flipped at random"):
-        cut.head()
-    assert cut["id"].tolist() == list(range(ROWS))
+        cropped.head()
+    assert cropped["id"].tolist() == list(range(ROWS))
 
 
 def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
     plain = recordmill.open(out, columns="id,image")
-    (wanted,) = plain.batches(ROWS, shuffle=False, decode_images=(9, 11))
-    for how in (True, {"image": True}, recordmill.Images()):
-        ds = recordmill.open(out, columns="id,image", decode_images=how)
+    (expected,) = plain.batches(ROWS, shuffle=False, decode_images=(9, 11))
+    for option in (True, {"image": True}, recordmill.Images()):
+        ds = recordmill.open(out, columns="id,image", decode_images=option)
         assert ds.schema["image"].describe() == "uint8 [9, 11, 3]"
-        np.testing.assert_array_equal(ds["image"], wanted["image"])
-        (batch,) = plain.batches(ROWS, shuffle=False, decode_images=how)
-        np.testing.assert_array_equal(batch["image"], wanted["image"])
+        np.testing.assert_array_equal(ds["image"], expected["image"])
+        (batch,) = plain.batches(ROWS, shuffle=False, decode_images=option)
+        np.testing.assert_array_equal(batch["image"], expected["image"])
     assert (
         ds.fingerprint
         == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
@@ -271,31 +274,33 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
     assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
     images = [*TABLE["image"].to_pylist()[1:], encode_image("PNG", Image.new("RGB", (4, 5)))]
     table = TABLE.set_column(3, "image", pa.array(images, pa.binary()))
-    other = recordmill.open(
+    mixed_sizes = recordmill.open(
         write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image"
     )
     with pytest.raises(DataError, match=r"'image'.* 5 x 4 pixels where the first image has 9 x 11"):
-        list(other.batches(16, decode_images=True))
+        list(mixed_sizes.batches(16, decode_images=True))
     with pytest.raises(UsageError, match="at least 1, not 0, 5"):
         recordmill.Images(0, 5)
 
 
 def test_to_tf_applies_the_conversions_of_open(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename(
+    ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **CONVERSIONS).rename(
         {"depth": "d"}
     )
     pixels = ds.to_numpy()["image"]
-    seen = 0
+    count = 0
     for x in ds.to_tf(16, shuffle=False):
         ids = x["id"].numpy()
         np.testing.assert_array_equal(x["d"].numpy(), DEPTH[ids])
         assert x["boxes"].dtype == tf.int16
-        for one, row in zip(x["boxes"], ids.tolist(), strict=True):
-            np.testing.assert_array_equal(one.numpy(), BOXES[row] if row != 3 else np.empty((0, 4)))
+        for boxes, row in zip(x["boxes"], ids.tolist(), strict=True):
+            np.testing.assert_array_equal(
+                boxes.numpy(), BOXES[row] if row != 3 else np.empty((0, 4))
+            )
         np.testing.assert_allclose(x["image"].numpy().astype(int), pixels[ids], atol=1)
-        seen += len(ids)
-    assert seen == ROWS
+        count += len(ids)
+    assert count == ROWS
     lists = recordmill.open(
         out, decode_raw={"boxes": "int16[-1]"}, reshape={"boxes": [-1, 2, 2]}, columns=["boxes"]
     )
@@ -303,7 +308,7 @@ def test_to_tf_applies_the_conversions_of_open(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("conversions", "message"),
     [
         ({"decode_raw": {"depth": "floot32"}}, "decode_raw.*a dtype is one of bool.*float32"),
         ({"decode_raw": {"dpth": "float32[6]"}}, "no feature 'dpth' to convert.*did you mean"),
@@ -321,10 +326,10 @@ def test_to_tf_applies_the_conversions_of_open(out: Path) -> None:
     ],
 )
 def test_impossible_conversion_is_refused_by_open(
-    out: Path, how: dict[str, Any], told: str
+    out: Path, conversions: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
-        recordmill.open(out, **how)
+    with pytest.raises(UsageError, match=message):
+        recordmill.open(out, **conversions)
 
 
 OUTPUTS: dict[str, Any] = {
@@ -344,28 +349,30 @@ def test_value_that_does_not_fit_is_an_error_with_its_place(tmp_path: Path, cons
     table = TABLE.select(["id"]).append_column("depth", pa.array(raw, pa.binary()))
     out = write_data_set(tmp_path / "out", {"train": table}, Schema(SCHEMA.features[:2]), shards=1)
     shard = next((out / FOLDER).glob("train-*"))
-    ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
+    ds = recordmill.open(out, **{**CONVERSIONS, "decode_raw": {"depth": "float32[6]"}})
     with pytest.raises(
         DataError, match=r"feature 'depth': 23 bytes, which is not float32 \[6\]"
-    ) as caught:
+    ) as error:
         OUTPUTS[consumer](ds)
-    assert shard.name in str(caught.value)
-    assert "record 41" in str(caught.value)
+    assert shard.name in str(error.value)
+    assert "record 41" in str(error.value)
     with pytest.warns(UserWarning, match="1 of 60 records was skipped"):
-        left = [
+        record_ids = [
             i for batch in ds.batches(8, shuffle=False, on_bad="skip") for i in batch["id"].tolist()
         ]
-    assert left == [i for i in range(ROWS) if i != 41]
+    assert record_ids == [i for i in range(ROWS) if i != 41]
 
 
 def test_condition_sees_values_before_they_are_decoded(tmp_path: Path) -> None:
     rows = pa.table({"raw": [np.arange(3, dtype=np.float32).tobytes()] * 4, "n": [1, 2, 3, 4]})
     recordmill.build(rows, tmp_path / "out", shuffle=False)
-    wrong = r"{}raw\[1\] > 3{}: .*uses 'raw' as stored, before it is decoded.*ds\.filter\(numbers\)"
-    with pytest.raises(UsageError, match=wrong.format('where="', '"')):
+    pattern = (
+        r"{}raw\[1\] > 3{}: .*uses 'raw' as stored, before it is decoded.*ds\.filter\(numbers\)"
+    )
+    with pytest.raises(UsageError, match=pattern.format('where="', '"')):
         recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"}, where="raw[1] > 3")
     ds = recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"})
-    with pytest.raises(UsageError, match=wrong.format("filter: ", "")):
+    with pytest.raises(UsageError, match=pattern.format("filter: ", "")):
         len(ds.filter("raw[1] > 3"))
-    kept = ds.filter(np.flatnonzero(ds.to_numpy()["n"] > 2))
-    assert kept.to_numpy()["raw"].tolist() == [[0, 1, 2]] * 2
+    view = ds.filter(np.flatnonzero(ds.to_numpy()["n"] > 2))
+    assert view.to_numpy()["raw"].tolist() == [[0, 1, 2]] * 2

@@ -1,5 +1,6 @@
-"""TFRecord files of other programs open without options; see also
-tests/pipelines/test_foreign_parquet.py.
+"""TFRecord files of other programs open without options.
+
+See also tests/pipelines/test_foreign_parquet.py.
 """
 
 import gzip
@@ -61,32 +62,37 @@ def test_file_that_is_not_tfrecord_is_refused(tmp_path: Path) -> None:
 def test_fingerprint_depends_on_the_content_not_on_the_folder(
     tmp_path: Path, compression: str
 ) -> None:
-    def opened(folder: str, change: bool = False) -> Dataset:
+    def open_folder(folder: str, change: bool = False) -> Dataset:
         (tmp_path / folder).mkdir()
         path = plain_file(tmp_path / folder / "a.tfrecord")
         data = encode(next(iter(mixed_rows(50).to_batches())), MIXED)
-        if change:  # a byte of the last record, and its CRC with it: names, numbers and sizes stay
+        # Changes a byte of the last record, and its CRC. Names, counts and sizes stay the same.
+        if change:
             data.data[int(data.starts[-1]) + 30] ^= 1
-            data = reframed(data)
-        whole = data.data.tobytes()
-        path.write_bytes(whole if compression == "none" else gzip.compress(whole, 0, mtime=0))
+            data = reframe(data)
+        content = data.data.tobytes()
+        path.write_bytes(content if compression == "none" else gzip.compress(content, 0, mtime=0))
         return open(tmp_path / folder, schema=MIXED)
 
-    one, moved, other = opened("one"), opened("moved"), opened("other", change=True)
-    assert other.records.catalog.size_bytes == one.records.catalog.size_bytes
-    assert len(other) == len(one)
-    assert one.fingerprint == moved.fingerprint != other.fingerprint
-    state = one.batches(8).state()
-    assert moved.batches(8, state=state).state() == state
+    original, moved_set, changed_set = (
+        open_folder("one"),
+        open_folder("moved"),
+        open_folder("other", change=True),
+    )
+    assert changed_set.records.catalog.size_bytes == original.records.catalog.size_bytes
+    assert len(changed_set) == len(original)
+    assert original.fingerprint == moved_set.fingerprint != changed_set.fingerprint
+    state = original.batches(8).state()
+    assert moved_set.batches(8, state=state).state() == state
     with pytest.raises(UsageError, match="another data set"):
-        other.batches(8, state=state)
-    assert len(mixture([(one, 1), (other, 1)])) == 100
+        changed_set.batches(8, state=state)
+    assert len(mixture([(original, 1), (changed_set, 1)])) == 100
     with pytest.raises(UsageError, match="twice"):
-        mixture([(one, 1), (moved, 1)])
+        mixture([(original, 1), (moved_set, 1)])
 
 
-def reframed(frames: Frames) -> Frames:
-    """The payloads as they are now, with right CRCs."""
+def reframe(frames: Frames) -> Frames:
+    """Returns frames of the current payloads, with correct CRCs."""
     payloads = [frames.payload(row) for row in range(len(frames))]
     return frame_payloads(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
 

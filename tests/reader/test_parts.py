@@ -1,4 +1,4 @@
-"""Readers rely on this: several parts are one data set, and old record numbers stay."""
+"""Several parts are one data set, and appended parts keep the old record numbers."""
 
 import itertools
 import json
@@ -31,7 +31,10 @@ def _rows(begin: int, end: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A data set of three parts, and the ids of its first part in reading order."""
+    """A data set of three parts, and the ids of its first part.
+
+    The ids are in the order in which `open` reads them.
+    """
     out = tmp_path_factory.mktemp("parts") / "out"
     recordmill.build(_rows(0, 60), out, **_OPTIONS)
     first = recordmill.open(out, split="train").to_numpy()["id"].tolist()
@@ -41,7 +44,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def single_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One build of all records of `parts`."""
     out = tmp_path_factory.mktemp("whole") / "out"
     recordmill.build(_rows(0, 200), out, **_OPTIONS)
@@ -55,9 +58,9 @@ def _ids(path: Path, split: str) -> list[int]:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_split_has_the_records_of_all_parts(
-    parts: tuple[Path, list[int]], whole: Path, split: str
+    parts: tuple[Path, list[int]], single_build: Path, split: str
 ) -> None:
-    assert sorted(_ids(parts[0], split)) == sorted(_ids(whole, split))
+    assert sorted(_ids(parts[0], split)) == sorted(_ids(single_build, split))
 
 
 def test_record_numbers_of_a_split_stay_when_parts_are_appended(
@@ -77,12 +80,12 @@ def test_global_shuffle_mixes_the_parts(parts: tuple[Path, list[int]]) -> None:
 
 
 def test_statistics_and_class_weights_count_all_parts(
-    parts: tuple[Path, list[int]], whole: Path
+    parts: tuple[Path, list[int]], single_build: Path
 ) -> None:
-    joined, built = recordmill.open(parts[0]), recordmill.open(whole)
-    assert joined.statistics.to_bytes() == built.statistics.to_bytes()
-    assert joined.class_weights() == built.class_weights()
-    assert joined.records.may_lack("size") == built.records.may_lack("size")
+    joined, expected = recordmill.open(parts[0]), recordmill.open(single_build)
+    assert joined.statistics.to_bytes() == expected.statistics.to_bytes()
+    assert joined.class_weights() == expected.class_weights()
+    assert joined.records.may_lack("size") == expected.records.may_lack("size")
 
 
 def test_zip_and_mixture_take_a_data_set_of_parts(parts: tuple[Path, list[int]]) -> None:
@@ -142,14 +145,19 @@ def test_verify_finds_damage_in_an_older_part(tmp_path: Path) -> None:
 
 
 def test_files_that_name_one_folder_are_left_out_with_several_parts(tmp_path: Path) -> None:
-    about = {"url": "https://example.org/x", "description": "d", "license": "MIT", "creator": "c"}
-    recordmill.build(_rows(0, 20), tmp_path / "out", **_OPTIONS, **about)
+    metadata = {
+        "url": "https://example.org/x",
+        "description": "d",
+        "license": "MIT",
+        "creator": "c",
+    }
+    recordmill.build(_rows(0, 20), tmp_path / "out", **_OPTIONS, **metadata)
     names = {"dataset_info.json", "croissant.json"}
     assert names < {path.name for path in (tmp_path / "out").iterdir()}
     recordmill.build(_rows(20, 40), tmp_path / "out", append=True)
-    left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert not names & left
-    assert {"features.json", "kind.labels.txt", "statistics.pb"} < left
+    remaining = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not names & remaining
+    assert {"features.json", "kind.labels.txt", "statistics.pb"} < remaining
     assert recordmill.verify(tmp_path / "out") == []
 
 
@@ -183,6 +191,6 @@ def test_if_changed_builds_again_over_several_parts(tmp_path: Path) -> None:
     recordmill.build(files[0], out)
     recordmill.build(files[1], out, append=True)
     assert len(recordmill.open(out)) == 18
-    again = recordmill.build(files[1], out, if_changed=True)
-    assert not again.unchanged
+    result = recordmill.build(files[1], out, if_changed=True)
+    assert not result.unchanged
     assert np.array_equal(np.sort(recordmill.open(out).to_numpy()["x"]), np.arange(9, 18))

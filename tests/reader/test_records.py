@@ -28,18 +28,18 @@ TABLE = mixed_rows(ROWS)
 @given(st.data(), st.integers(1, 2000))
 def test_record_subset_equals_the_mask_that_made_it(data: st.DataObject, total: int) -> None:
     share = data.draw(st.sampled_from([0.0, 0.001, 0.1, 0.9, 1.0]))
-    kept = np.random.default_rng(total).random(total) < share
-    numbers = np.flatnonzero(kept)
-    cut = data.draw(st.integers(0, total))
-    for found in (RecordSubset(numbers, total), RecordSubset.from_numbers(numbers[::-1], total)):
-        assert len(found) == len(numbers)
-        assert found.record_numbers(np.arange(len(numbers))).tolist() == numbers.tolist()
+    mask = np.random.default_rng(total).random(total) < share
+    numbers = np.flatnonzero(mask)
+    start = data.draw(st.integers(0, total))
+    for subset in (RecordSubset(numbers, total), RecordSubset.from_numbers(numbers[::-1], total)):
+        assert len(subset) == len(numbers)
+        assert subset.record_numbers(np.arange(len(numbers))).tolist() == numbers.tolist()
         assert (
-            found.count_below(np.arange(total + 1)).tolist()
-            == np.concatenate([[0], np.cumsum(kept)]).tolist()
+            subset.count_below(np.arange(total + 1)).tolist()
+            == np.concatenate([[0], np.cumsum(mask)]).tolist()
         )
-        assert found.mask(cut, total).tolist() == kept[cut:].tolist()
-        assert found.digest() == RecordSubset(numbers, total).digest()
+        assert subset.mask(start, total).tolist() == mask[start:].tolist()
+        assert subset.digest() == RecordSubset(numbers, total).digest()
 
 
 @pytest.fixture(scope="module", params=["ours", "streamed"])
@@ -48,16 +48,16 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     out = write_data_set(folder / "out", {"train": TABLE}, shards=3)
     if request.param == "ours":
         return open(out, threads=2)
-    for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
-        (folder / f"{at}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+    for index, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
+        (folder / f"{index}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
     return open(str(folder / "*.tfrecord.gz"), schema=open(out).full_schema, threads=2)
 
 
 NUMBERS = np.sort(np.random.default_rng(1).permutation(ROWS)[:200])
 
 
-def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
-    """Views of the records, and the numbers that they should have."""
+def make_views(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
+    """Returns views of the records with their expected record numbers, by name."""
     mask = np.zeros(ROWS, np.bool_)
     mask[NUMBERS] = True
     odd = [i for i in range(ROWS) if i % 2]
@@ -87,7 +87,7 @@ def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
     }
 
 
-WAYS = [
+VIEW_NAMES = [
     "mask",
     "numbers",
     "from the end",
@@ -117,29 +117,29 @@ def test_list_of_names_selects_a_view(ds: Dataset) -> None:
     assert pandas.DataFrame.from_arrow(view)["id"].tolist() == list(range(ROWS))
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_every_output_has_the_filtered_records(ds: Dataset, tmp_path: Path, how: str) -> None:
-    view, ids = chosen(ds)[how]
-    wanted = TABLE.take(pa.array(ids, pa.int64()))
-    again: Dataset = pickle.loads(pickle.dumps(view))
-    assert view.to_table().equals(wanted)
-    assert view.head(5).equals(wanted.slice(0, 5))
+@pytest.mark.parametrize("name", VIEW_NAMES)
+def test_every_output_has_the_filtered_records(ds: Dataset, tmp_path: Path, name: str) -> None:
+    view, ids = make_views(ds)[name]
+    expected = TABLE.take(pa.array(ids, pa.int64()))
+    copy: Dataset = pickle.loads(pickle.dumps(view))
+    assert view.to_table().equals(expected)
+    assert view.head(5).equals(expected.slice(0, 5))
     assert [row["id"] for row in view] == ids
-    assert len(view) == len(again) == len(ids)
-    assert again.to_table(1, 4).equals(wanted.slice(1, 3))
-    assert view[1:4].equals(wanted.slice(1, 3))
+    assert len(view) == len(copy) == len(ids)
+    assert copy.to_table(1, 4).equals(expected.slice(1, 3))
+    assert view[1:4].equals(expected.slice(1, 3))
     assert [view[i]["id"] for i in range(0, len(ids), 37)] == ids[::37]
     assert view[::-3]["id"].to_pylist() == ids[::-3]
     assert view["id"].tolist() == view.to_numpy(tmp_path / "columns")["id"].tolist() == ids
-    assert view.select(["name"]).drop([])["name"].tolist() == wanted["name"].to_pylist()
+    assert view.select(["name"]).drop([])["name"].tolist() == expected["name"].to_pylist()
     for mode in (False, "window"):
-        found = [
+        batch_ids = [
             i
             for batch in view.batches(16, shuffle=mode, seed=1, **window_options(mode, 9000))
             for i in batch["id"].tolist()
         ]
-        assert sorted(found) == ids
-        assert len(ids) < 5 or (found == ids) == (mode is False)
+        assert sorted(batch_ids) == ids
+        assert len(ids) < 5 or (batch_ids == ids) == (mode is False)
     state = view.batches(16, shuffle=False).state()
     assert not ids or view.batches(16, shuffle=False, state=state).state() == state
     with pytest.raises(UsageError, match="another data set"):
@@ -148,20 +148,20 @@ def test_every_output_has_the_filtered_records(ds: Dataset, tmp_path: Path, how:
 
 def test_renamed_features_are_the_same_for_every_output(ds: Dataset, tmp_path: Path) -> None:
     view = ds.rename({"id": "number", "label": "y", "nested": "deep", "name": "id"})
-    wanted = TABLE.rename_columns(
+    expected = TABLE.rename_columns(
         [
             {"id": "number", "label": "y", "nested": "deep", "name": "id"}.get(name, name)
             for name in TABLE.column_names
         ]
     )
     assert view.schema.label == "y"
-    for other in (view, pickle.loads(pickle.dumps(view))):
-        assert other.to_table().equals(wanted)
-        assert other.take([5, 3]).equals(wanted.take([5, 3]))
-        assert list(other[7]) == wanted.column_names
-        assert other[7]["number"] == 7
-        assert other["deep"][3].to_list()[2].tolist() == [3, 3]
-        assert next(other.batches(4, shuffle="window"))["y"].shape == (4,)
+    for variant in (view, pickle.loads(pickle.dumps(view))):
+        assert variant.to_table().equals(expected)
+        assert variant.take([5, 3]).equals(expected.take([5, 3]))
+        assert list(variant[7]) == expected.column_names
+        assert variant[7]["number"] == 7
+        assert variant["deep"][3].to_list()[2].tolist() == [3, 3]
+        assert next(variant.batches(4, shuffle="window"))["y"].shape == (4,)
     assert (
         view.rename({"number": "id", "id": "name", "y": "label", "deep": "nested"})
         .to_table()
@@ -169,15 +169,18 @@ def test_renamed_features_are_the_same_for_every_output(ds: Dataset, tmp_path: P
     )
     assert view.select(["y", "number"]).schema.names == ("y", "number")
     assert view.drop(["number"]).schema.names == tuple(
-        name for name in wanted.column_names if name != "number"
+        name for name in expected.column_names if name != "number"
     )
-    few = view.filter("number >= 800 and y = 1").rename({"y": "z"}).filter("z = 1 and number < 810")
-    assert few["number"].tolist() == [i for i in range(800, 810) if i % 3 == 1]
-    assert few.select(["z"])["z"].tolist() == [1] * len(few)
+    filtered = (
+        view.filter("number >= 800 and y = 1").rename({"y": "z"}).filter("z = 1 and number < 810")
+    )
+    assert filtered["number"].tolist() == [i for i in range(800, 810) if i % 3 == 1]
+    assert filtered.select(["z"])["z"].tolist() == [1] * len(filtered)
     with pytest.raises(UsageError, match="label"):
         view.filter("label = 1")
-    hides = ds.select(["id"]).rename({"id": "name"})  # which isn't read, and has the name otherwise
-    assert hides.filter("name >= 890 and label = 1")["name"].tolist() == [
+    # The new name of `id` hides the feature `name`, which is not read.
+    shadowing = ds.select(["id"]).rename({"id": "name"})
+    assert shadowing.filter("name >= 890 and label = 1")["name"].tolist() == [
         i for i in range(890, 900) if i % 3 == 1
     ]
     saved = view.select(["number", "words"]).to_numpy(tmp_path / "saved")
@@ -196,21 +199,21 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
     ids = [i for i in NUMBERS.tolist() if i > 40]
     assert int(view.to_tf(64).cardinality()) == -(-len(ids) // 64)
     for defaults in ({}, {"perhaps": -1.0}):
-        found = list(view.to_tf(64, shuffle=False, label=True, defaults=defaults))
-        x = {name: [batch[0][name] for batch in found] for name in found[0][0]}
+        batches = list(view.to_tf(64, shuffle=False, label=True, defaults=defaults))
+        x = {name: [batch[0][name] for batch in batches] for name in batches[0][0]}
         assert tf.concat(x["number"], 0).numpy().tolist() == ids
-        assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
-        there = [i % 3 != 0 for i in ids]
+        assert tf.concat([y for _, y in batches], 0).numpy().tolist() == [i % 3 for i in ids]
+        is_present = [i % 3 != 0 for i in ids]
         if defaults:
             assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [
-                not one for one in there
+                not value for value in is_present
             ]
         else:
-            assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == there
+            assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == is_present
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         (lambda ds: ds.filter([1, 1]), "named twice; ds.take"),
         (lambda ds: ds.filter(np.ones(3, bool)), "a mask has one bool for each of 900 records"),
@@ -233,15 +236,15 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
         (lambda ds: ds.head(-1), "records must be at least 0, not -1"),
     ],
 )
-def test_impossible_view_is_refused(ds: Dataset, use: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_impossible_view_is_refused(ds: Dataset, use: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         use(ds)
 
 
 def test_filter_by_missing_numbers_is_an_error(ds: Dataset) -> None:
-    for wrong in ([ROWS], [-ROWS - 1]):
+    for numbers in ([ROWS], [-ROWS - 1]):
         with pytest.raises(IndexError):
-            ds.filter(wrong)
+            ds.filter(numbers)
     with pytest.raises(TypeError):
         ds.filter([0.5])
     with pytest.raises(TypeError, match=r"ds\.filter\(mask\)"):
@@ -257,22 +260,22 @@ def test_repr_of_a_view_shows_its_condition(ds: Dataset) -> None:
 
 def test_view_is_written_to_parquet_and_columns(ds: Dataset, tmp_path: Path) -> None:
     view = ds.select(["id", "name", "tokens"]).rename({"id": "number"}).filter("number % 7 = 3")
-    wanted = view.to_table()
+    expected = view.to_table()
     path = view.to_parquet(tmp_path / "view.parquet", compression="snappy")
-    found = pq.read_table(path)
-    assert found.column_names == ["number", "name", "tokens"]
-    assert found.to_pylist() == wanted.to_pylist()
-    assert len(found) == len(wanted) > 100
+    table = pq.read_table(path)
+    assert table.column_names == ["number", "name", "tokens"]
+    assert table.to_pylist() == expected.to_pylist()
+    assert len(table) == len(expected) > 100
     columns = view.to_npy(tmp_path / "columns")
-    assert columns["number"].tolist() == wanted["number"].to_pylist()
+    assert columns["number"].tolist() == expected["number"].to_pylist()
     with pytest.raises(UsageError, match="overwrite=True"):
         ds.to_parquet(path)
-    assert pq.read_table(path) == found
+    assert pq.read_table(path) == table
     ds.select(["id"]).to_parquet(path, overwrite=True)
     assert pq.read_table(path).column_names == ["id"]
     with pytest.raises(UsageError, match='compression="bogus": must be one of zstd'):
         ds.to_parquet(tmp_path / "other.parquet", compression="bogus")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["columns", "view.parquet"]
 
 
 def test_failed_to_parquet_leaves_no_file(
@@ -280,15 +283,17 @@ def test_failed_to_parquet_leaves_no_file(
 ) -> None:
     (tmp_path / "old.parquet").write_bytes(b"old")
 
-    def two_then_none(*args: object) -> Any:
+    def fail_after_first_batch(*args: object) -> Any:
         yield from batches[:1]
         raise OSError(28, "No space left on device")
 
     batches = list(ds.record_batches())
-    monkeypatch.setattr(Records, "record_batches", two_then_none)
+    monkeypatch.setattr(Records, "record_batches", fail_after_first_batch)
     with pytest.raises(OSError, match="No space"):
         ds.to_parquet(tmp_path / "old.parquet", overwrite=True)
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("old.parquet", b"old")]
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [
+        ("old.parquet", b"old")
+    ]
 
 
 def test_conditions_filter_foreign_and_streamed_files(tmp_path: Path) -> None:
@@ -311,7 +316,7 @@ def test_conditions_filter_foreign_and_streamed_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "said"),
+    ("where", "error", "message"),
     [
         ("nope = 1", UsageError, 'where="nope = 1"'),
         ("random() < 0.5", UsageError, r"random\(\)"),
@@ -320,8 +325,8 @@ def test_conditions_filter_foreign_and_streamed_files(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_condition_is_refused(
-    tmp_path: Path, where: str, error: type[Exception], said: str
+    tmp_path: Path, where: str, error: type[Exception], message: str
 ) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(9)})
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         len(open(out, where=where))

@@ -1,5 +1,6 @@
-"""A foreign file that is rewritten during a read is noticed, even if its size and time stay the
-same.
+"""A read notices if a foreign file is rewritten.
+
+This is true even if the size and the modification time stay the same.
 """
 
 import gzip
@@ -15,7 +16,7 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.shards.catalog import ShardFile
 
-WAYS: dict[str, Callable[[Path, Path], Any]] = {
+READERS: dict[str, Callable[[Path, Path], Any]] = {
     "read": lambda path, out: recordmill.read(path, out),
     "read leniently": lambda path, out: recordmill.read(path, out, max_rejects=5),
     "stats": lambda path, out: recordmill.stats(path),
@@ -27,28 +28,27 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("is_compressed", [False, True])
 def test_rewritten_file_is_noticed_during_a_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, packed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, is_compressed: bool
 ) -> None:
-    made = write_data_set(tmp_path / "set", {"train": mixed_rows(60)}, shards=1)
-    (shard,) = (made / FOLDER).glob("*.tfrecord")
+    data_set = write_data_set(tmp_path / "set", {"train": mixed_rows(60)}, shards=1)
+    (shard,) = (data_set / FOLDER).glob("*.tfrecord")
     path, data = tmp_path / "foreign.tfrecord", shard.read_bytes()
-    path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
-    check, rewritten = ShardFile.check_unchanged, []
+    path.write_bytes(gzip.compress(data, mtime=0) if is_compressed else data)
+    check, checked_files = ShardFile.check_unchanged, []
 
-    def rewriting(file: ShardFile) -> None:
-        before = path.stat()
-        while (
-            not rewritten and path.stat().st_ctime_ns == before.st_ctime_ns
-        ):  # a clock of some milliseconds
+    def rewrite_and_check(file: ShardFile) -> None:
+        old_state = path.stat()
+        # The clock of the file system may have a resolution of some milliseconds.
+        while not checked_files and path.stat().st_ctime_ns == old_state.st_ctime_ns:
             path.write_bytes(path.read_bytes())
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        rewritten.append(file)
+            os.utime(path, ns=(old_state.st_atime_ns, old_state.st_mtime_ns))
+        checked_files.append(file)
         check(file)
 
-    monkeypatch.setattr(ShardFile, "check_unchanged", rewriting)
+    monkeypatch.setattr(ShardFile, "check_unchanged", rewrite_and_check)
     with pytest.raises(DataError, match="changed while it was read"):
-        WAYS[way](path, tmp_path / "out")
-    assert rewritten
+        READERS[reader](path, tmp_path / "out")
+    assert checked_files

@@ -1,4 +1,7 @@
-"""Records and features are selected by mask, number and name, or the selection is refused."""
+"""Records and features are selected by mask, number or name.
+
+A selection that does not fit is refused.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -94,9 +97,9 @@ def test_filters_are_combined_in_their_order(out: Path) -> None:
     by_condition = ds.filter("id >= 20")
     assert len(by_condition) == 40
     # The numbers count the records that match the condition.
-    chosen = by_condition.filter([0, 5, 39])
-    assert chosen.to_numpy()["id"].tolist() == [20, 25, 59]
-    assert chosen.filter("id > 20").to_numpy()["id"].tolist() == [25, 59]
+    selection = by_condition.filter([0, 5, 39])
+    assert selection.to_numpy()["id"].tolist() == [20, 25, 59]
+    assert selection.filter("id > 20").to_numpy()["id"].tolist() == [25, 59]
 
 
 def test_condition_uses_the_names_of_its_view(out: Path) -> None:

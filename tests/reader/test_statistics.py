@@ -1,4 +1,4 @@
-"""Statistics of any view are counted, and give weights of classes and arguments of layers."""
+"""Statistics of any view are counted, and yield class weights and arguments of layers."""
 
 from pathlib import Path
 
@@ -38,9 +38,9 @@ def test_data_set_without_stored_statistics_is_counted(ds: Dataset) -> None:
 
 
 def test_progress_counts_every_record(ds: Dataset) -> None:
-    seen: list[int] = []
-    count_statistics(ds.records, seen.append)
-    assert sum(seen) == ROWS + 30
+    counts: list[int] = []
+    count_statistics(ds.records, counts.append)
+    assert sum(counts) == ROWS + 30
 
 
 def test_view_is_counted_under_its_own_names(ds: Dataset) -> None:
@@ -65,12 +65,12 @@ def test_weights_without_a_label_are_refused(ds: Dataset) -> None:
 
 
 def test_normalization_has_the_moments_of_the_training_split(ds: Dataset) -> None:
-    found = normalize(ds, "maybe", "moments")
+    arguments = normalize(ds, "maybe", "moments")
     values = np.array(
         [value for value in mixed_rows(ROWS)["maybe"].to_pylist() if value is not None]
     )
-    assert found["mean"] == pytest.approx(values.mean(), rel=1e-12)
-    assert found["variance"] == pytest.approx(values.var(), rel=1e-9)
+    assert arguments["mean"] == pytest.approx(values.mean(), rel=1e-12)
+    assert arguments["variance"] == pytest.approx(values.var(), rel=1e-9)
     names = normalize_all(ds, "moments")
     assert {"id", "maybe", "exact"} <= set(names)
     assert "label" not in names

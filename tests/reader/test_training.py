@@ -1,4 +1,7 @@
-"""Functions of a user change the batches of a data set in their order, and nothing else."""
+"""The functions of a user are applied to batches in the order of calls.
+
+They change nothing else.
+"""
 
 from typing import Any
 
@@ -41,17 +44,20 @@ def test_mapped_data_set_yields_the_batches_of_the_data_set(ds: Dataset) -> None
     plain = [batch["id"] for batch in ds.batches(7, shuffle="global", seed=3)]
     mapped = [batch["id"] for batch in ds.map(add_one).batches(7, shuffle="global", seed=3)]
     assert len(plain) == len(mapped)
-    assert all((one + 1 == other).all() for one, other in zip(plain, mapped, strict=True))
+    assert all(
+        (numbers + 1 == mapped_numbers).all()
+        for numbers, mapped_numbers in zip(plain, mapped, strict=True)
+    )
 
 
 def test_record_batches_are_decoded_in_order_from_any_record(ds: Dataset) -> None:
     for start, stop in ((0, None), (13, 29), (39, 40), (40, 40)):
-        found = [
+        numbers = [
             number
             for batch in ds.record_batches(start, stop)
             for number in batch.column("id").to_pylist()
         ]
-        assert found == list(range(40))[start:stop]
+        assert numbers == list(range(40))[start:stop]
 
 
 def test_output_without_its_package_names_the_extra(

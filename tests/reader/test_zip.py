@@ -1,5 +1,6 @@
-"""`zip` joins data sets of the same records side by side for every output, and refuses those
-that don't fit.
+"""`zip` joins data sets of the same records for every output.
+
+It refuses data sets that do not fit.
 """
 
 from __future__ import annotations
@@ -26,106 +27,106 @@ def build(out: Path, columns: dict[str, object], **options: object) -> Dataset:
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
-    """Two builds with the same key, cut to shards and compressed differently."""
+    """Two builds with the same key, but with different shards and compression."""
     folder, ids = tmp_path_factory.mktemp("sets"), np.arange(ROWS)
     left = {"id": ids, "maybe": [None if n % 3 == 0 else n / 4 for n in range(ROWS)], "y": ids % 2}
     right = {"id": ids, "double": ids * 2, "words": [list(range(n % 4)) for n in range(ROWS)]}
-    one = build(folder / "left", left, label="y", num_shards=3)
-    return [one, build(folder / "right", right, num_shards=2, compression="gzip").drop(["id"])]
+    left_set = build(folder / "left", left, label="y", num_shards=3)
+    return [left_set, build(folder / "right", right, num_shards=2, compression="gzip").drop(["id"])]
 
 
 @pytest.fixture(scope="module")
-def both(sets: list[Dataset]) -> recordmill.reader.zip.Zip:
+def zipped(sets: list[Dataset]) -> recordmill.reader.zip.Zip:
     return recordmill.zip(sets)
 
 
 def test_zip_has_the_columns_of_all_data_sets(
-    sets: list[Dataset], both: recordmill.reader.zip.Zip
+    sets: list[Dataset], zipped: recordmill.reader.zip.Zip
 ) -> None:
-    table = both.to_table()
+    table = zipped.to_table()
     assert table.column_names == ["id", "maybe", "y", "double", "words"]
     for part in sets:
         assert table.select(part.columns).equals(part.to_table())
-    assert len(both) == ROWS
-    assert both["double"].tolist() == (2 * both["id"]).tolist()
-    assert both[-1]["id"] == both.__getitems__([ROWS - 1])[0]["id"] == table["id"][-1].as_py()
-    assert both[7]["double"] == 2 * both[7]["id"] == 2 * int(table["id"][7].as_py())
-    assert both[5:9].equals(table.slice(5, 4))
-    assert both[[9, 3, 9]].equals(table.take([9, 3, 9]))
-    assert both[["double", "id"]].head(3).equals(table.select(["double", "id"]).slice(0, 3))
+    assert len(zipped) == ROWS
+    assert zipped["double"].tolist() == (2 * zipped["id"]).tolist()
+    assert zipped[-1]["id"] == zipped.__getitems__([ROWS - 1])[0]["id"] == table["id"][-1].as_py()
+    assert zipped[7]["double"] == 2 * zipped[7]["id"] == 2 * int(table["id"][7].as_py())
+    assert zipped[5:9].equals(table.slice(5, 4))
+    assert zipped[[9, 3, 9]].equals(table.take([9, 3, 9]))
+    assert zipped[["double", "id"]].head(3).equals(table.select(["double", "id"]).slice(0, 3))
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
 def test_batches_of_a_zip_keep_records_together(
-    sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool
+    sets: list[Dataset], zipped: recordmill.reader.zip.Zip, shuffle: str | bool
 ) -> None:
     options = {"shuffle": shuffle, "seed": 3, "collate": "padded"}
-    batches = list(pickle.loads(pickle.dumps(both)).batches(64, **options))
+    batches = list(pickle.loads(pickle.dumps(zipped)).batches(64, **options))
     assert sorted(np.concatenate([batch["id"] for batch in batches]).tolist()) == list(range(ROWS))
     for batch in batches:
         assert batch["double"].tolist() == (2 * batch["id"]).tolist()
         assert (batch["words"].max(1) == np.maximum(batch["id"] % 4 - 1, 0)).all()
-    run = both.batches(64, **options)
+    run = zipped.batches(64, **options)
     next(run)
-    resumed = next(both.batches(64, **options, state=run.state()))
+    resumed = next(zipped.batches(64, **options, state=run.state()))
     assert resumed["id"].tolist() == batches[1]["id"].tolist()
-    bucketed = both.batches(50, shuffle=shuffle, collate={"words": recordmill.Bucketed()})
+    bucketed = zipped.batches(50, shuffle=shuffle, collate={"words": recordmill.Bucketed()})
     assert sum(len(batch["id"]) for batch in bucketed) == ROWS
 
 
-def test_to_tf_of_a_zip_keeps_records_together(both: recordmill.reader.zip.Zip) -> None:
+def test_to_tf_of_a_zip_keeps_records_together(zipped: recordmill.reader.zip.Zip) -> None:
     pytest.importorskip("tensorflow")
-    for x, y in both.to_tf(64, seed=3, label=True):
+    for x, y in zipped.to_tf(64, seed=3, label=True):
         assert (x["double"].numpy() == 2 * x["id"].numpy()).all()
         assert (y.numpy() == x["id"].numpy() % 2).all()
 
 
-def test_to_torch_of_a_zip_keeps_records_together(both: recordmill.reader.zip.Zip) -> None:
+def test_to_torch_of_a_zip_keeps_records_together(zipped: recordmill.reader.zip.Zip) -> None:
     data = pytest.importorskip("torch.utils.data")
     loader = data.DataLoader(
-        both[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2
+        zipped[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2
     )
     assert sum(int((batch["double"] == 2 * batch["id"]).sum()) for batch in loader) == ROWS
 
 
 def test_data_sets_that_do_not_fit_are_not_zipped(
-    tmp_path: Path, sets: list[Dataset], both: recordmill.reader.zip.Zip
+    tmp_path: Path, sets: list[Dataset], zipped: recordmill.reader.zip.Zip
 ) -> None:
     left, right = sets
-    short = build(tmp_path / "short", {"id": np.arange(9), "z": np.arange(9)}).select(["z"])
-    other = build(tmp_path / "other", {"id": np.arange(ROWS) + 1, "z": np.arange(ROWS)}).select(
-        ["z"]
-    )
-    for wanted, message in [
+    short_set = build(tmp_path / "short", {"id": np.arange(9), "z": np.arange(9)}).select(["z"])
+    reordered_set = build(
+        tmp_path / "other", {"id": np.arange(ROWS) + 1, "z": np.arange(ROWS)}
+    ).select(["z"])
+    for data_sets, message in [
         ([left], "two or more data sets"),
-        ([left, both], "two or more data sets"),
-        ([left, short], "data set 0 has 500 records, and data set 1 has 9"),
+        ([left, zipped], "two or more data sets"),
+        ([left, short_set], "data set 0 has 500 records, and data set 1 has 9"),
         (
-            [left, right, other],
+            [left, right, reordered_set],
             "data sets 0 and 2 are not in the same order: record [0-9]+ has another key",
         ),
         ([left, left], "'id' is a feature of two data sets"),
         ([left, right.filter("double > 3")], "records of data set 1 were selected"),
     ]:
         with pytest.raises(UsageError, match=message):
-            recordmill.zip(wanted)
+            recordmill.zip(data_sets)
     with pytest.raises(UsageError, match="on_bad"):
-        both.batches(64, on_bad="skip")
+        zipped.batches(64, on_bad="skip")
     with pytest.raises(UsageError, match="a mixture takes"):
-        recordmill.mixture([(both, 1)])
+        recordmill.mixture([(zipped, 1)])
 
 
 def test_undecodable_image_of_a_zip_is_named_by_its_own_file(tmp_path: Path) -> None:
     images = [encode_image("PNG")] * 9 + [b"no image"]
-    one = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
-    other = build(
+    left = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
+    right = build(
         tmp_path / "right", {"id": range(10), "image": pa.array(images, pa.binary())}, num_shards=2
     )
-    both = recordmill.zip([one, other.drop(["id"])])
-    with pytest.raises(DataError, match="feature 'image'") as found:
-        list(both.batches(4, shuffle=False, decode_images=(4, 4)))
+    zipped = recordmill.zip([left, right.drop(["id"])])
+    with pytest.raises(DataError, match="feature 'image'") as error:
+        list(zipped.batches(4, shuffle=False, decode_images=(4, 4)))
     (file,) = [
-        path for path in (tmp_path / "right").rglob("*.tfrecord") if str(path) == found.value.source
+        path for path in (tmp_path / "right").rglob("*.tfrecord") if str(path) == error.value.source
     ]
     records = list(recordmill.open([str(file)]).to_table()["image"].to_pylist())
-    assert found.value.place == f"record {records.index(b'no image')}"
+    assert error.value.place == f"record {records.index(b'no image')}"

@@ -1,4 +1,7 @@
-"""Records are grouped by length, or packed as the textbook does, and each one is used once."""
+"""Records are grouped by length or packed, and each one is used once.
+
+Packing equals the first fit of textbooks.
+"""
 
 from itertools import chain
 from typing import Any
@@ -25,36 +28,39 @@ def test_bucket_boundaries_follow_the_lengths(token_set: Dataset) -> None:
     for batch in token_set.batches(16, shuffle=True, collate={"tokens": Bucketed(buckets=4)}):
         assert batch["tokens"].shape[1] in boundaries
     assert compute_length_boundaries([], 4) == (1,)
-    (none,) = token_set.select(["tags"]).batches(ROWS, shuffle=False, collate={"tags": "bucketed"})
-    assert none["tags"][1].tolist() == ["t", "", ""]
+    (tag_batch,) = token_set.select(["tags"]).batches(
+        ROWS, shuffle=False, collate={"tags": "bucketed"}
+    )
+    assert tag_batch["tags"][1].tolist() == ["t", "", ""]
 
 
 @pytest.mark.filterwarnings("ignore:feature")
 @pytest.mark.parametrize("mode", MODES)
 def test_packed_rows_hold_every_record_once(token_set: Dataset, mode: Any) -> None:
-    running = token_set.batches(8, shuffle=mode, seed=3, **PACKED)
-    batches = list(running)
-    found: dict[int, list[int]] = {}
+    iterator = token_set.batches(8, shuffle=mode, seed=3, **PACKED)
+    batches = list(iterator)
+    rows_by_record: dict[int, list[int]] = {}
     for batch in batches:
         assert batch["tokens"].shape == (8, 24)
         assert batch["weight"].shape == (8, 30)
         assert [list(names) for names in batch["name"]] == [
             [f"n{i}" for i in row] for row in batch["id"]
         ]
-        more = unpack_batch(batch)
-        assert found.keys().isdisjoint(more)
-        found |= more
-    assert found == {i: tokens(i)[:24] for i in range(ROWS)}
-    assert running.cut == {
+        batch_rows = unpack_batch(batch)
+        assert rows_by_record.keys().isdisjoint(batch_rows)
+        rows_by_record |= batch_rows
+    assert rows_by_record == {i: tokens(i)[:24] for i in range(ROWS)}
+    assert iterator.cut == {
         "tokens": sum(length > 24 for length in LENGTHS),
         "weight": sum(length > 30 for length in LENGTHS),
     }
-    full = sum(int((batch["tokens/segment"] > 0).sum()) for batch in batches[:-1])
-    assert full > 0.75 * 24 * 8 * (len(batches) - 1)
+    used_places = sum(int((batch["tokens/segment"] > 0).sum()) for batch in batches[:-1])
+    assert used_places > 0.75 * 24 * 8 * (len(batches) - 1)
     order = ids(token_set.batches(1, shuffle=mode, seed=3))
-    for batch in batches:  # consecutive records of the order make a batch
-        taken, order = order[: len(unpack_batch(batch))], order[len(unpack_batch(batch)) :]
-        assert sorted(chain.from_iterable(taken)) == sorted(unpack_batch(batch))
+    # A batch consists of consecutive records of the order.
+    for batch in batches:
+        group, order = order[: len(unpack_batch(batch))], order[len(unpack_batch(batch)) :]
+        assert sorted(chain.from_iterable(group)) == sorted(unpack_batch(batch))
 
 
 def test_packing_warns_about_truncated_records(token_set: Dataset) -> None:
@@ -73,15 +79,15 @@ def test_packing_equals_textbook_first_fit(lengths: list[int], rows: int, limit:
     batch = pa.record_batch(
         [pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"]
     )
-    place, ends = PackingLayout(("a",), (0,), (limit,), rows, 0, rows).pack_records(batch, True)
-    expected, left, step, first = [], [limit] * rows, 0, []
-    for at, length in enumerate(lengths):
-        need = min(max(length, 1), limit)
-        if all(room < need for room in left):
-            first.append(at)
-            left, step = [limit] * rows, step + 1
-        row = next(i for i, room in enumerate(left) if room >= need)
-        left[row] -= need
+    places, ends = PackingLayout(("a",), (0,), (limit,), rows, 0, rows).pack_records(batch, True)
+    expected, free, step, starts = [], [limit] * rows, 0, []
+    for number, length in enumerate(lengths):
+        size = min(max(length, 1), limit)
+        if all(space < size for space in free):
+            starts.append(number)
+            free, step = [limit] * rows, step + 1
+        row = next(i for i, space in enumerate(free) if space >= size)
+        free[row] -= size
         expected.append(step * rows + row)
-    assert place.tolist() == expected
-    assert ends.tolist() == [*first, len(lengths)]
+    assert places.tolist() == expected
+    assert ends.tolist() == [*starts, len(lengths)]

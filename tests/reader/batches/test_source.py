@@ -1,5 +1,7 @@
-"""NumPy batches have the requested form: padded or dense lists, labels and weights, one matrix,
-mapped results.
+"""NumPy batches have the requested form.
+
+Lists are padded or dense. Labels and weights are separate, numbers can be joined to one matrix, and
+a function can be mapped over the batches.
 """
 
 import operator
@@ -30,7 +32,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.mark.parametrize(
-    ("how", "length"),
+    ("collation", "length"),
     [
         ("padded", 3),
         (Padded(2, value=-1, lengths=True), 2),
@@ -39,17 +41,17 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     ],
 )
 def test_lists_are_padded_and_lengths_are_returned_on_request(
-    ds: Dataset, how: Any, length: int
+    ds: Dataset, collation: Any, length: int
 ) -> None:
-    fill = how.value if isinstance(how, Padded) else 0
-    at = 0
-    for batch in ds.batches(20, shuffle=False, collate={"tokens": how}):
-        rows = TOKENS[at : at + 20]
-        at += 20
+    fill = collation.value if isinstance(collation, Padded) else 0
+    start = 0
+    for batch in ds.batches(20, shuffle=False, collate={"tokens": collation}):
+        rows = TOKENS[start : start + 20]
+        start += 20
         assert batch["tokens"].tolist() == [(row + [fill] * length)[:length] for row in rows]
-        told = isinstance(how, Padded) and how.lengths
+        has_lengths = isinstance(collation, Padded) and collation.lengths
         assert batch.get("tokens/length", np.array([])).tolist() == [
-            len(row) for row in rows if told
+            len(row) for row in rows if has_lengths
         ]
 
 
@@ -63,25 +65,30 @@ def test_lists_of_one_length_become_dense_arrays(ds: Dataset) -> None:
 
 def test_nulls_are_masked_or_marked_in_a_valid_array(ds: Dataset) -> None:
     options = {"shuffle": False, "collate": "padded"}
-    masked, told = next(ds.batches(20, **options)), next(ds.batches(20, **options, nulls="valid"))
+    masked_batch, valid_batch = (
+        next(ds.batches(20, **options)),
+        next(ds.batches(20, **options, nulls="valid")),
+    )
     missing = {"maybe": 0, "flag": False, "payload": b"", "when": np.datetime64(0, "us")}
-    assert set(told) - set(masked) == {f"{name}/valid" for name in missing}
+    assert set(valid_batch) - set(masked_batch) == {f"{name}/valid" for name in missing}
     for name, fill in missing.items():
-        valid = told[f"{name}/valid"]
+        valid = valid_batch[f"{name}/valid"]
         assert not valid.all()
-        assert (told[name][~valid] == fill).all()
-        assert told[name][valid].tolist() == [
-            value for value in masked[name].tolist() if value is not None
+        assert (valid_batch[name][~valid] == fill).all()
+        assert valid_batch[name][valid].tolist() == [
+            value for value in masked_batch[name].tolist() if value is not None
         ]
-        assert not isinstance(told[name], np.ma.MaskedArray)
+        assert not isinstance(valid_batch[name], np.ma.MaskedArray)
     with pytest.raises(UsageError, match="nulls="):
         ds.batches(8, nulls="NaN")
     jax = pytest.importorskip("jax", reason="needs jax, which is no dependency")
-    assert jax.numpy.asarray(told["maybe"])[~told["maybe/valid"]].tolist() == [0.0] * 7
+    assert (
+        jax.numpy.asarray(valid_batch["maybe"])[~valid_batch["maybe/valid"]].tolist() == [0.0] * 7
+    )
 
 
 def arrays_of(column: Any) -> list[np.ndarray[Any, Any]]:
-    """The arrays of numbers and of objects in a column."""
+    """Returns the arrays of numbers and of objects in a column."""
     if isinstance(column, Ragged):
         return [column.row_splits, *arrays_of(column.values)]
     if isinstance(column, Strings):
@@ -97,16 +104,16 @@ def test_arrays_of_batches_are_writable_and_changes_stay_in_their_batch(
 ) -> None:
     options = {**options, "shuffle": shuffle, "seed": 1}
     expected = [batch["id"].tolist() for batch in ds.batches(batch_size, **options)]
-    found = []
+    ids = []
     for batch in ds.batches(batch_size, **options):
-        found.append(batch["id"].tolist())
+        ids.append(batch["id"].tolist())
         for column in batch.values():
             for array in arrays_of(column):
                 assert array.flags.writeable
                 array[...] = array[:1].copy()  # also sets the mask of a masked array
         assert len(set(batch["id"].tolist())) == 1
-        batch["id"].__dlpack__()  # as jax.numpy.from_dlpack calls it
-    assert found == expected
+        batch["id"].__dlpack__()  # jax.numpy.from_dlpack calls this method
+    assert ids == expected
 
     def add_in_place(batch: dict[str, Any]) -> Any:
         batch["id"] += 1
@@ -153,10 +160,16 @@ def test_matrix_joins_numeric_features(ds: Dataset) -> None:
 
 
 def test_single_collation_applies_to_all_lists(ds: Dataset) -> None:
-    each: dict[str, Any] = dict.fromkeys(["tokens", "words", "nested", "boxes"], Padded(3))
-    one, other = (next(ds.batches(20, shuffle=False, collate=how)) for how in (Padded(3), each))
-    assert sorted(one) == sorted(ds.columns)
-    assert all(np.array_equal(one[name], other[name]) for name in ("tokens", "words", "boxes"))
+    collations: dict[str, Any] = dict.fromkeys(["tokens", "words", "nested", "boxes"], Padded(3))
+    single_batch, dict_batch = (
+        next(ds.batches(20, shuffle=False, collate=collation))
+        for collation in (Padded(3), collations)
+    )
+    assert sorted(single_batch) == sorted(ds.columns)
+    assert all(
+        np.array_equal(single_batch[name], dict_batch[name])
+        for name in ("tokens", "words", "boxes")
+    )
     x, _ = next(ds[["tokens", "label"]].batches(20, label=True, collate="padded"))
     assert x.shape == (20, 3)
 
@@ -169,25 +182,25 @@ def test_map_function_is_applied_to_batches_and_its_error_names_the_batch(ds: Da
         return batch["id"] * 10
 
     plain = [batch["id"] for batch in ds.batches(4, seed=5)]
-    at = next(at for at, batch in enumerate(plain) if 33 in batch)
+    index = next(index for index, batch in enumerate(plain) if 33 in batch)
     run = ds.batches(4, seed=5, map=tens)
     assert len(run) == len(plain)
-    found = [next(run).tolist() for _ in range(at)]
-    assert found == [(batch * 10).tolist() for batch in plain[:at]]
+    results = [next(run).tolist() for _ in range(index)]
+    assert results == [(batch * 10).tolist() for batch in plain[:index]]
     with pytest.raises(
-        RecordmillError, match=f"map: batch {at} of this iteration: StopIteration: no 33"
+        RecordmillError, match=f"map: batch {index} of this iteration: StopIteration: no 33"
     ) as error:
         next(run)
     assert isinstance(error.value.__cause__, StopIteration)
-    # the failed batch counts as done, for the state, the length and the next batches
-    assert len(run) == len(plain) - at - 1
-    again = ds.batches(4, seed=5, state=run.state(), map=lambda batch: batch["id"])
-    rest = [batch.tolist() for batch in plain[at + 1 :]]
-    assert [batch.tolist() for batch in again] == rest
+    # The failed batch counts as done for the state, the length and the next batches.
+    assert len(run) == len(plain) - index - 1
+    remaining = ds.batches(4, seed=5, state=run.state(), map=lambda batch: batch["id"])
+    rest = [batch.tolist() for batch in plain[index + 1 :]]
+    assert [batch.tolist() for batch in remaining] == rest
     assert [(batch / 10).tolist() for batch in run] == rest
-    # a resumed iterator counts from the start of the iteration
-    resumed = ds.batches(4, seed=5, start_step=at, map=tens)
-    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration"):
+    # A resumed iterator counts from the start of the iteration.
+    resumed = ds.batches(4, seed=5, start_step=index, map=tens)
+    with pytest.raises(RecordmillError, match=f"map: batch {index} of this iteration"):
         next(resumed)
     x, y = next(ds.batches(4, seed=5, label=True, map=lambda pair: (sorted(pair[0]), pair[1])))
     assert "label" not in x
@@ -197,28 +210,28 @@ def test_map_function_is_applied_to_batches_and_its_error_names_the_batch(ds: Da
 def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
     mapped = pickle.loads(pickle.dumps(ds.map(operator.itemgetter("id")).map(abs)))
     plain = [-batch["id"] for batch in ds.batches(8, seed=2)]
-    for found in (
+    for batches in (
         mapped.map(operator.neg).batches(8, seed=2),
         mapped.batches(8, seed=2, map=operator.neg),
     ):
-        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in plain]
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in plain]
     assert [batch.numpy().tolist() for batch in mapped.to_tf(8, seed=2)] == [
         (-batch).tolist() for batch in plain
     ]
-    both = recordmill.zip([ds.select(["id"]), ds.select(["label"])])
+    zipped = recordmill.zip([ds.select(["id"]), ds.select(["label"])])
     x, _ = next(
-        both.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label")
+        zipped.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label")
     )
     assert x.tolist() == [*range(0, 16, 2)]
     with pytest.raises(AttributeError, match="after map has no 'to_numpy', because"):
         mapped.to_numpy()
-    for wrong in (ds, mapped):
+    for source in (ds, mapped):
         with pytest.raises(UsageError, match="map is a function of a batch, not 5"):
-            wrong.map(5)  # type: ignore[arg-type]
+            source.map(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"collate": OneHot(3)}, "'tokens' is int32 .*: one_hot takes one whole number"),
         ({"matrix": "id"}, "matrix is a list of features, as in .*, not 'id'"),
@@ -266,9 +279,9 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
     ],
 )
 def test_wrong_batch_option_is_refused_by_name(
-    ds: Dataset, options: dict[str, Any], said: str
+    ds: Dataset, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         ds.batches(**{"batch_size": 8, "shuffle": False, **options})
 
 

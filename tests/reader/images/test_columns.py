@@ -1,4 +1,7 @@
-"""Users train on records with any number of images, such as the frames of a robot's episode."""
+"""Records with any number of images can be used for training.
+
+An example is the frames of a robot's episode.
+"""
 
 import io
 from pathlib import Path
@@ -135,8 +138,8 @@ def test_an_opened_data_set_has_the_shape_of_the_images(
     records = [dataset[number]["frames"] for number in range(len(dataset))]
     assert [record.shape for record in records] == [(n, *shape) for n in LENGTHS]
     table = dataset.take(list(range(len(LENGTHS))))["frames"].to_pylist()
-    taken = [np.array(row, np.uint8).reshape(-1, *shape) for row in table]
-    for column in (dataset["frames"], taken, records):
+    taken_rows = [np.array(row, np.uint8).reshape(-1, *shape) for row in table]
+    for column in (dataset["frames"], taken_rows, records):
         rows = [np.moveaxis(row, 1, 3) if channels_first else row for row in column]
         check_lists(rows, frames())
 
@@ -181,11 +184,11 @@ def test_another_size_is_an_error_that_names_the_record_and_both_sizes(tmp_path:
     images[3][2] = frame(3, 2, (11, 10))
     dataset = make_set(tmp_path, images)
     message = "image 2 of its list: 11 x 10 pixels where the first image has 12 x 10"
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as error:
         list(dataset.batches(2, shuffle=False, epochs=1, decode_images=True))
-    # the fourth record of the data set
-    assert caught.value.source.endswith("train-00001-of-00002.tfrecord")
-    assert caught.value.place.startswith("record 0")
+    # This is the fourth record of the data set.
+    assert error.value.source.endswith("train-00001-of-00002.tfrecord")
+    assert error.value.place.startswith("record 0")
     with pytest.raises(DataError, match=message):
         _ = open(tmp_path / "out", decode_images=True)["frames"]
 
@@ -194,13 +197,13 @@ def test_a_damaged_image_is_an_error_that_names_its_record(tmp_path: Path) -> No
     images = frames()
     images[2][1] = images[2][1][:-20]
     dataset = make_set(tmp_path, images)
-    for read in (
+    for load in (
         lambda: list(dataset.batches(3, shuffle=False, epochs=1, decode_images=SIZE)),
         lambda: open(tmp_path / "out", decode_images=SIZE)["frames"],
     ):
-        with pytest.raises(DataError, match="'frames': image 1 of its list: ") as caught:
-            read()
-        assert "record 2" in str(caught.value)
+        with pytest.raises(DataError, match="'frames': image 1 of its list: ") as error:
+            load()
+        assert "record 2" in str(error.value)
 
 
 def test_a_record_with_damaged_images_is_skipped_once(tmp_path: Path) -> None:

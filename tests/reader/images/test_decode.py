@@ -1,5 +1,6 @@
-"""Images decode to the same pixels by every consumer and option, as TensorFlow and arithmetic
-confirm.
+"""Images decode to the same pixels for every consumer and option.
+
+TensorFlow and arithmetic confirm these pixels.
 """
 
 import io
@@ -20,6 +21,7 @@ from recordmill.reader.images.columns import decode_image
 from recordmill.records.images import decode
 from recordmill.schemas.feature import Feature, Schema
 
+# Height and width.
 SIZES = (
     (40, 60),
     (61, 33),
@@ -29,7 +31,7 @@ SIZES = (
     (97, 131),
     (48, 64),
     (1, 1),
-)  # [height, width]
+)
 
 
 def image_set(
@@ -46,15 +48,15 @@ def image_set(
 
 
 def photographs(kind: str = "JPEG") -> list[bytes | None]:
-    """Smooth pictures of several sizes, one of them missing."""
-    found: list[bytes | None] = [
+    """Returns smooth pictures of several sizes. The fourth one is missing."""
+    images: list[bytes | None] = [
         encode_image(
             kind, picture(size=(9, 7), seed=i).resize((width, height), Image.Resampling.BICUBIC)
         )
         for i, (height, width) in enumerate(SIZES)
     ]
-    found[3] = None
-    return found
+    images[3] = None
+    return images
 
 
 @pytest.fixture(scope="module", params=["JPEG", "PNG"])
@@ -62,16 +64,18 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     return image_set(tmp_path_factory.mktemp("images"), photographs(request.param))
 
 
-def of_all_faces(ds: Dataset, wanted: Any) -> list[np.ndarray]:
-    """The images in order by `batches` and by `to_tf`."""
-    (mine,) = ds.batches(100, shuffle=False, decode_images=wanted)
-    (theirs,) = ds.to_tf(100, shuffle=False, decode_images=wanted)
-    return [mine["image"], theirs["image"].numpy()]
+def decode_by_all_consumers(ds: Dataset, target: Any) -> list[np.ndarray]:
+    """Returns the images in order, from `batches` and from `to_tf`."""
+    (numpy_batch,) = ds.batches(100, shuffle=False, decode_images=target)
+    (tensor_batch,) = ds.to_tf(100, shuffle=False, decode_images=target)
+    return [numpy_batch["image"], tensor_batch["image"].numpy()]
 
 
-def by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
-    """Its pixels, of JPEG with the accurate arithmetic that is not TensorFlow's default, but every
-    other library's.
+def decode_by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
+    """Returns the pixels as TensorFlow decodes them.
+
+    JPEG is decoded with accurate arithmetic. That is the default of every other library, but not of
+    TensorFlow.
     """
     import tensorflow as tf
 
@@ -83,16 +87,16 @@ def by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
 def test_channels_first_moves_the_channel_axis(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
-    last, _ = of_all_faces(ds, Images(24, 32, scale=1 / 255))
-    for half in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype="float16")):
+    channels_last, _ = decode_by_all_consumers(ds, Images(24, 32, scale=1 / 255))
+    for half in decode_by_all_consumers(ds, Images(24, 32, scale=1 / 255, dtype="float16")):
         assert half.dtype == np.float16
-        assert np.abs(half - last).max() <= 5e-4
-    first = Images(24, 32, scale=1 / 255, channels_first=True)
-    opened = open(tmp_path / "out", decode_images=first)
-    assert opened.schema["image"].shape == (3, 24, 32)
-    for found in (*of_all_faces(ds, first), np.asarray(opened["image"])):
-        assert found.flags.c_contiguous
-        assert np.array_equal(np.moveaxis(found, 1, 3)[4:], last[4:])
+        assert np.abs(half - channels_last).max() <= 5e-4
+    target = Images(24, 32, scale=1 / 255, channels_first=True)
+    dataset = open(tmp_path / "out", decode_images=target)
+    assert dataset.schema["image"].shape == (3, 24, 32)
+    for images in (*decode_by_all_consumers(ds, target), np.asarray(dataset["image"])):
+        assert images.flags.c_contiguous
+        assert np.array_equal(np.moveaxis(images, 1, 3)[4:], channels_last[4:])
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -101,32 +105,35 @@ def test_pixels_equal_those_of_tensorflow_for_every_consumer(
     ds: Dataset, channels: int, antialias: bool
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    mine, fed = of_all_faces(ds, Images(24, 32, channels, antialias=antialias))
-    assert mine.shape == (len(SIZES), 24, 32, channels)
-    assert np.array_equal(mine, fed)
+    arrays, tensors = decode_by_all_consumers(ds, Images(24, 32, channels, antialias=antialias))
+    assert arrays.shape == (len(SIZES), 24, 32, channels)
+    assert np.array_equal(arrays, tensors)
     for row, image in enumerate(ds["image"].tolist()):
-        if image is not None and channels == 3:  # of colours TensorFlow makes another grey
-            pixels = tf.image.resize(by_tensorflow(image, channels), [24, 32], antialias=antialias)
-            assert np.array_equal(mine[row], tf.round(pixels).numpy())
-    assert not mine[3].any()
-    assert mine[2].any()
+        # TensorFlow computes grey from colours in another way.
+        if image is not None and channels == 3:
+            pixels = tf.image.resize(
+                decode_by_tensorflow(image, channels), [24, 32], antialias=antialias
+            )
+            assert np.array_equal(arrays[row], tf.round(pixels).numpy())
+    assert not arrays[3].any()
+    assert arrays[2].any()
 
 
 @pytest.mark.parametrize("antialias", [False, True])
 def test_normalized_pixels_equal_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
     tf = pytest.importorskip("tensorflow")
     for channels, mean, std in ((3, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)), (1, 0.5, 2)):
-        wanted = Images(24, 32, channels, antialias, scale=1 / 255, mean=mean, std=std)
-        mine, fed = of_all_faces(ds, wanted)
-        assert mine.dtype == np.float32
-        assert np.array_equal(mine, fed)
+        target = Images(24, 32, channels, antialias, scale=1 / 255, mean=mean, std=std)
+        arrays, tensors = decode_by_all_consumers(ds, target)
+        assert arrays.dtype == np.float32
+        assert np.array_equal(arrays, tensors)
         for row, image in enumerate(ds["image"].tolist()):
             if image is not None and channels == 3:
-                pixels = tf.image.resize(by_tensorflow(image), [24, 32], antialias=antialias)
+                pixels = tf.image.resize(decode_by_tensorflow(image), [24, 32], antialias=antialias)
                 expected = (pixels.numpy() / np.float32(255) - np.float32(mean)) / np.float32(std)
-                assert np.abs(mine[row] - expected).max() <= 1e-5  # of values of up to 7
+                assert np.abs(arrays[row] - expected).max() <= 1e-5  # values are up to 7
         assert np.allclose(
-            mine[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels)
+            arrays[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels)
         )
 
 
@@ -142,7 +149,7 @@ def test_images_are_turned_upright_by_every_consumer(tmp_path: Path, name: str) 
     pytest.importorskip("tensorflow")
     files, upright = [], []
     smooth = picture(size=(5, 4)).resize((23, 17), Image.Resampling.BICUBIC)
-    for orientation in range(10):  # 0 and 9 mean nothing
+    for orientation in range(10):  # 0 and 9 are not valid
         exif = Image.Exif()
         exif[0x0112] = orientation
         options: dict[str, Any] = (
@@ -152,17 +159,19 @@ def test_images_are_turned_upright_by_every_consumer(tmp_path: Path, name: str) 
             options |= {"lossless": True}
         files.append(encode_image(name, smooth, **options))
         with Image.open(io.BytesIO(files[-1])) as image:
-            # Pillow turns TIFF when it loads them, and everything else by exif_transpose
+            # Pillow turns TIFF when it loads the file, and all other formats in exif_transpose.
             image.load()
             upright.append(np.asarray(ImageOps.exif_transpose(image)))
-    for wide in (True, False):
-        rows = [row for row, pixels in enumerate(upright) if (pixels.shape == (17, 23, 3)) == wide]
+    for is_wide in (True, False):
+        rows = [
+            row for row, pixels in enumerate(upright) if (pixels.shape == (17, 23, 3)) == is_wide
+        ]
         assert rows
-        some = image_set(tmp_path / str(wide), [files[row] for row in rows])
-        for found in of_all_faces(
-            some, Images(*((17, 23) if wide else (23, 17)), orientation=True)
+        ds = image_set(tmp_path / str(is_wide), [files[row] for row in rows])
+        for images in decode_by_all_consumers(
+            ds, Images(*((17, 23) if is_wide else (23, 17)), orientation=True)
         ):
-            for pixels, row in zip(found, rows, strict=True):
+            for pixels, row in zip(images, rows, strict=True):
                 assert np.array_equal(pixels, upright[row]), row
 
 
@@ -176,32 +185,33 @@ def test_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> No
         photo = encode_image("PNG", Image.fromarray(pixels), exif=exif)
         upright = ImageOps.exif_transpose(Image.open(io.BytesIO(photo)))
         photos += [photo] * 2
-        # the mask of the stored photo, and that of the upright one
+        # The first mask fits the stored photo, and the second one fits the upright photo.
         masks += [encode_image("PNG", Image.fromarray(pixels)), encode_image("PNG", upright)]
-    # with the sides swapped, a mask of another size is upright already
+    # If the orientation swaps the sides, a mask with another size than the photo is already
+    # upright.
     rows = [row for row in range(16) if row % 2 == 0 or row >= 8]
     ds = image_set(tmp_path, [photos[row] for row in rows], [masks[row] for row in rows])
-    wanted = {
+    targets = {
         "image": Images(24, 20, 1, orientation=True, crop=crop),
         "mask": Images(24, 20, mask=True, orientation=True, crop=crop),
     }
-    (batch,) = ds.batches(100, shuffle=False, epochs=1, decode_images=wanted)
+    (batch,) = ds.batches(100, shuffle=False, epochs=1, decode_images=targets)
     differences = np.abs(batch["image"].astype(int) - batch["mask"]).mean((1, 2, 3))
-    assert differences.max() < 8  # the photo is interpolated, the mask is not
-    whole = {name: replace(target, crop=None) for name, target in wanted.items()}
+    assert differences.max() < 8  # the photo is interpolated, and the mask is not
+    uncropped = {name: replace(target, crop=None) for name, target in targets.items()}
     with pytest.raises(UsageError, match="'mask' is turned with its photo, which only batches"):
-        open(tmp_path / "out", decode_images=whole).to_table()
+        open(tmp_path / "out", decode_images=uncropped).to_table()
 
 
 def test_center_crop_keeps_the_aspect_ratio(ds: Dataset) -> None:
     keras = pytest.importorskip("keras")
-    mine, fed = of_all_faces(ds, Images(20, 30, crop="center"))
-    assert np.array_equal(mine, fed)
+    arrays, tensors = decode_by_all_consumers(ds, Images(20, 30, crop="center"))
+    assert np.array_equal(arrays, tensors)
     for row, image in enumerate(ds["image"].tolist()):
         if image is None or SIZES[row] == (1, 1):
             continue
-        expected = keras.preprocessing.image.smart_resize(by_tensorflow(image), (20, 30))
-        assert np.abs(mine[row] - np.rint(expected)).max() <= 1
+        expected = keras.preprocessing.image.smart_resize(decode_by_tensorflow(image), (20, 30))
+        assert np.abs(arrays[row] - np.rint(expected)).max() <= 1
 
 
 def test_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path) -> None:
@@ -217,26 +227,30 @@ def test_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     ]
     ds = image_set(tmp_path, files)
     for crop in (None, "center"):
-        whole, *_ = of_all_faces(ds, Images(32, 32, antialias=True, crop=crop))
-        mine, fed = of_all_faces(ds, Images(32, 32, shrink=True, crop=crop))
-        assert np.array_equal(mine, fed)
-        assert not np.array_equal(mine, whole)
-        assert np.abs(mine.astype(int) - whole).mean() < 4  # of 255: the same pictures
+        reference, *_ = decode_by_all_consumers(ds, Images(32, 32, antialias=True, crop=crop))
+        arrays, tensors = decode_by_all_consumers(ds, Images(32, 32, shrink=True, crop=crop))
+        assert np.array_equal(arrays, tensors)
+        assert not np.array_equal(arrays, reference)
+        assert np.abs(arrays.astype(int) - reference).mean() < 4  # of 255: the same pictures
 
 
 def test_pixels_are_the_same_with_and_without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("simplejpeg")
     files = [file for file in photographs("JPEG") if file is not None]
     files += [data for name, (data, _) in samples().items() if name.startswith("jpeg")]
-    wanted = [
+    targets = [
         Images(20, 30, channels, shrink=shrink)
         for channels in (1, 3, 4)
         for shrink in (False, True)
     ]
-    fast = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
+    fast = [
+        decode_image(np.frombuffer(file, np.uint8), target) for file in files for target in targets
+    ]
     monkeypatch.setattr(decode, "_import_simplejpeg", lambda: None)
-    slow = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
-    assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
+    slow = [
+        decode_image(np.frombuffer(file, np.uint8), target) for file in files for target in targets
+    ]
+    assert all(np.array_equal(first, second) for first, second in zip(fast, slow, strict=True))
 
 
 def test_fast_dct_gives_the_default_pixels_of_tensorflow(
@@ -247,9 +261,9 @@ def test_fast_dct_gives_the_default_pixels_of_tensorflow(
     files = [encode_image("JPEG", picture(size=(48, 32), seed=i), quality=60) for i in range(4)]
     ds = image_set(tmp_path, [*files])
     expected = np.stack([tf.io.decode_jpeg(file).numpy() for file in files])
-    for pixels in of_all_faces(ds, Images(dct="fast")):
+    for pixels in decode_by_all_consumers(ds, Images(dct="fast")):
         assert np.array_equal(pixels, expected)
-    assert not np.array_equal(of_all_faces(ds, Images())[0], expected)
+    assert not np.array_equal(decode_by_all_consumers(ds, Images())[0], expected)
     with pytest.raises(UsageError, match="mask=True keeps values as they are"):
         Images(mask=True, dct="fast")
     monkeypatch.setattr("recordmill.reader.options.images.find_spec", lambda name: None)
@@ -262,36 +276,37 @@ def test_random_crops_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> N
     pixels = np.stack(np.meshgrid(np.arange(64), np.arange(48), [7]), -1)[:, :, 0].astype(np.uint8)
     file = encode_image("PNG", Image.fromarray(pixels))
     ds = image_set(tmp_path, [file] * 40, [file] * 40)
-    wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
+    target = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
 
     def parts(shuffle: Any, **options: Any) -> dict[tuple[int, int], bytes]:
-        """(epoch, record): its pixels"""
-        found: dict[tuple[int, int], bytes] = {}
-        for at, batch in enumerate(
-            ds.batches(10, shuffle=shuffle, epochs=2, decode_images=wanted, **options)
+        """Returns the pixels by (epoch, record)."""
+        pixels_by_record: dict[tuple[int, int], bytes] = {}
+        for step, batch in enumerate(
+            ds.batches(10, shuffle=shuffle, epochs=2, decode_images=target, **options)
         ):
-            assert np.array_equal(batch["image"], batch["mask"])  # both of a record are cut alike
-            found |= {
-                (at // 4, int(n)): image.tobytes()
+            # Both images of a record get the same crop.
+            assert np.array_equal(batch["image"], batch["mask"])
+            pixels_by_record |= {
+                (step // 4, int(n)): image.tobytes()
                 for n, image in zip(batch["n"], batch["image"], strict=True)
             }
-        return found
+        return pixels_by_record
 
-    first = parts(False, seed=3)
-    assert first == parts("global", seed=3) == parts("window", seed=3, memory_bytes=1)
-    assert len(set(first.values())) > 70  # of 80
-    assert first != parts(False, seed=4)
-    fed = list(ds.to_tf(10, shuffle=False, seed=3, epochs=2, decode_images=wanted))
-    for at, batch in enumerate(fed):
+    expected = parts(False, seed=3)
+    assert expected == parts("global", seed=3) == parts("window", seed=3, memory_bytes=1)
+    assert len(set(expected.values())) > 70  # there are 80
+    assert expected != parts(False, seed=4)
+    tensors = list(ds.to_tf(10, shuffle=False, seed=3, epochs=2, decode_images=target))
+    for step, batch in enumerate(tensors):
         for n, image in zip(batch["n"].numpy(), batch["image"].numpy(), strict=True):
-            assert image.tobytes() == first[at // 4, int(n)]
+            assert image.tobytes() == expected[step // 4, int(n)]
 
 
 def test_random_crops_have_the_requested_areas_and_ratios() -> None:
     from recordmill.reader.images.decode import choose_box
 
-    wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
-    boxes = [choose_box(300, 400, wanted, 5, number) for number in range(2000)]
+    target = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
+    boxes = [choose_box(300, 400, target, 5, number) for number in range(2000)]
     areas = np.array([box.height * box.width for box in boxes]) / (300 * 400)
     ratios = np.array([box.width / box.height for box in boxes])
     assert 0.19 < areas.min() < 0.21
@@ -302,9 +317,9 @@ def test_random_crops_have_the_requested_areas_and_ratios() -> None:
         0 <= box.top <= 300 - box.height and 0 <= box.left <= 400 - box.width for box in boxes
     )
     assert {box.top == 0 for box in boxes} == {True, False}
-    assert boxes[:2] == [(84, 152, 193, 203), (23, 115, 194, 285)]  # saved runs rely on it
+    assert boxes[:2] == [(84, 152, 193, 203), (23, 115, 194, 285)]  # saved runs rely on these boxes
     strip = choose_box(1, 400, Images(8, 8, crop=RandomCrop((0.9, 1.0), (1.0, 1.0))), 5, 0)
-    assert strip == (0, 199, 1, 1)  # nothing that was drawn fits
+    assert strip == (0, 199, 1, 1)  # no random box fits
 
 
 def test_each_image_feature_has_its_own_size(tmp_path: Path) -> None:
@@ -321,26 +336,32 @@ def test_each_image_feature_has_its_own_size(tmp_path: Path) -> None:
 def test_default_image_replaces_a_missing_one(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
-    instead = encode_image("PNG", picture())
-    (batch,) = ds.to_tf(100, shuffle=False, decode_images=(17, 23), defaults={"image": instead})
+    default_image = encode_image("PNG", picture())
+    (batch,) = ds.to_tf(
+        100, shuffle=False, decode_images=(17, 23), defaults={"image": default_image}
+    )
     assert np.array_equal(batch["image"].numpy()[3], np.asarray(picture()))
     assert set(batch) == {"image", "n"}
 
 
 def test_pixels_are_the_same_with_little_memory_and_one_thread(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs() * 4)
-    (whole,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
-    alone = on_one_thread(ds)
-    for some, options in ((ds, {"memory_bytes": 1}), (alone, {}), (alone, {"memory_bytes": 1})):
+    (expected,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
+    small_set = on_one_thread(ds)
+    for dataset, options in (
+        (ds, {"memory_bytes": 1}),
+        (small_set, {}),
+        (small_set, {"memory_bytes": 1}),
+    ):
         parts = [
             batch["image"]
-            for batch in some.batches(5, shuffle=False, decode_images=(9, 9), **options)
+            for batch in dataset.batches(5, shuffle=False, decode_images=(9, 9), **options)
         ]
-        assert np.array_equal(np.concatenate(parts), whole["image"])
+        assert np.array_equal(np.concatenate(parts), expected["image"])
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         (lambda ds: ds.batches(8, decode_images=(3,)), "decode_images is"),
         (
@@ -362,9 +383,11 @@ def test_pixels_are_the_same_with_little_memory_and_one_thread(tmp_path: Path) -
         (lambda ds: RandomCrop(ratio=(2, 1)), "ratio"),
     ],
 )
-def test_meaningless_image_option_is_refused_by_name(tmp_path: Path, use: Any, said: str) -> None:
+def test_meaningless_image_option_is_refused_by_name(
+    tmp_path: Path, use: Any, message: str
+) -> None:
     ds = image_set(tmp_path, photographs())
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         use(ds)
 
 
@@ -373,15 +396,17 @@ def test_every_image_format_decodes_alike_by_every_consumer(tmp_path: Path) -> N
     for channels in (1, 3, 4):
         files = {name: data for name, (data, _) in samples().items()}
         ds = image_set(tmp_path / str(channels), list(files.values()))
-        mine, fed = of_all_faces(ds, Images(17, 23, channels))
-        assert np.array_equal(mine, fed)
+        arrays, tensors = decode_by_all_consumers(ds, Images(17, 23, channels))
+        assert np.array_equal(arrays, tensors)
 
 
 def test_bad_image_is_an_error_with_its_place_for_every_consumer(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     good = encode_image("JPEG")
-    for at, bad in enumerate((good[:200], b"", b"no image at all", encode_image("PNG")[:200])):
-        ds = image_set(tmp_path / str(at), [good] * 5 + [bad] + [good] * 4)
+    for number, damaged in enumerate(
+        (good[:200], b"", b"no image at all", encode_image("PNG")[:200])
+    ):
+        ds = image_set(tmp_path / str(number), [good] * 5 + [damaged] + [good] * 4)
         place = r"train-00001-of-00002.tfrecord: record 0: feature 'image': "
         with pytest.raises(DataError, match=place):
             list(ds.batches(3, shuffle="global", decode_images=(4, 4)))
@@ -395,24 +420,23 @@ def test_images_of_other_projects_decode_alike_or_are_skipped_by_every_consumer(
     shared_data: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorflow")
-    paths = sorted(
-        (shared_data / "images").glob("torture-[pe]*/**/*")
-    )  # Pillow's own, and orientations
+    # The files of Pillow, and files with all orientations.
+    paths = sorted((shared_data / "images").glob("torture-[pe]*/**/*"))
     files = [
         path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21
     ]
     ds = image_set(tmp_path, files)
-    for wanted in (
+    for target in (
         Images(24, 24, orientation=True),
         Images(24, 24, 1),
         Images(24, 24, 4, antialias=True),
     ):
         options: dict[str, Any] = {
-            "decode_images": {"image": wanted},
+            "decode_images": {"image": target},
             "on_bad": "skip",
             "shuffle": False,
         }
-        (mine,), (fed,) = ds.batches(1000, **options), ds.to_tf(1000, **options)
-        assert 300 < len(mine["n"]) < len(files)
-        assert np.array_equal(mine["n"], fed["n"])
-        assert np.array_equal(mine["image"], fed["image"])
+        (arrays,), (tensors,) = ds.batches(1000, **options), ds.to_tf(1000, **options)
+        assert 300 < len(arrays["n"]) < len(files)
+        assert np.array_equal(arrays["n"], tensors["n"])
+        assert np.array_equal(arrays["image"], tensors["image"])

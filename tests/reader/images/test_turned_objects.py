@@ -18,7 +18,10 @@ LEFT, TOP, WIDTH, HEIGHT = 20, 30, 25, 40  # a white box in each image of 160 x 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of all orientations with a white box, whose first corner is a key point."""
+    """Builds images of all orientations with a white box.
+
+    The first corner of the box is a key point.
+    """
     folder = tmp_path_factory.mktemp("turned")
     (folder / "images").mkdir()
     document: dict[str, list[Any]] = {
@@ -53,7 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def white_box(pixels: Any) -> list[float]:
-    """Left, top, right and bottom of the white box, as shares of the image."""
+    """Returns the left, top, right and bottom edge of the white box.
+
+    The edges are shares of the image.
+    """
     rows, columns = np.nonzero(pixels[..., 0] > 127)
     height, width = pixels.shape[:2]
     ends = (columns.max() + 1) / width, (rows.max() + 1) / height
@@ -66,10 +72,10 @@ def test_boxes_key_points_and_polygons_match_the_turned_pixels(
     folder: Path, orientation: bool, size: tuple[int, int]
 ) -> None:
     images = Images(*size, orientation=orientation)
-    ds, seen = recordmill.open(folder), 0
+    ds, count = recordmill.open(folder), 0
     for batch in ds.batches(4, shuffle=False, decode_images={"image/encoded": images}):
         for row, pixels in enumerate(batch["image/encoded"]):
-            seen += 1
+            count += 1
             box = white_box(pixels)
             edges = [float(batch[name][row][0]) for name in EDGES]
             assert edges == pytest.approx(box, abs=0.02)
@@ -77,16 +83,16 @@ def test_boxes_key_points_and_polygons_match_the_turned_pixels(
             assert (x[1], y[1]) == (0, 0)
             assert min(abs(x[0] - edge) for edge in edges[::2]) < 1e-5
             assert min(abs(y[0] - edge) for edge in edges[1::2]) < 1e-5
-            # the first corner of the polygon is the key point
+            # The first corner of the polygon is the key point.
             (polygon,) = json.loads(batch["image/object/segmentation"][row][0])
             points = np.array(polygon).reshape(-1, 2)
             height, width = points.max(0)[1] / edges[3], points.max(0)[0] / edges[2]
             assert sorted([round(height), round(width)]) == [120, 160]
             points = points / [width, height]
             assert points[0] == pytest.approx([x[0], y[0]], abs=1e-4)
-            found = [*points.min(0), *points.max(0)]
-            assert found == pytest.approx(edges, abs=1e-4)
-    assert seen == 16
+            extent = [*points.min(0), *points.max(0)]
+            assert extent == pytest.approx(edges, abs=1e-4)
+    assert count == 16
 
 
 @pytest.mark.parametrize("crop", ["center", RandomCrop((0.6, 1.0))])
@@ -106,11 +112,11 @@ def test_objects_that_cannot_be_turned_are_refused(folder: Path, tmp_path: Path)
     images = {"image/encoded": Images(64, 64, orientation=True)}
     with pytest.raises(UsageError, match="turned together with its boxes, which only batches"):
         recordmill.open(folder, decode_images=images).to_table()
-    some = recordmill.open(folder, columns=["image/encoded", EDGES[0]])
+    incomplete_set = recordmill.open(folder, columns=["image/encoded", EDGES[0]])
     with pytest.raises(
         UsageError, match="orientation=True needs all edges of the boxes: also select"
     ):
-        some.batches(4, decode_images=images)
+        incomplete_set.batches(4, decode_images=images)
     table = recordmill.open(folder).to_table()
     name = "image/object/segmentation"
     texts = type(table[name].chunk(0)).from_arrays([*range(17)], ['{"counts": "abc"}'] * 16)

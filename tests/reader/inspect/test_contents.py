@@ -1,5 +1,6 @@
-"""Contents of binary values are recognized, and near misses and random bytes are not mistaken
-for them.
+"""`inspect` recognizes the contents of binary values.
+
+Near misses and random bytes are not mistaken for known contents.
 """
 
 import io
@@ -32,12 +33,12 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.single_example import example
 
 
-def of(*values: bytes) -> Contents:
+def count_contents(*values: bytes) -> Contents:
     return Contents.count(pa.array(values, pa.large_binary()))
 
 
 def kinds(*values: bytes) -> Mapping[str, int]:
-    return of(*values).kinds
+    return count_contents(*values).kinds
 
 
 def image(format: str, width: int = 30, height: int = 20) -> bytes:
@@ -46,10 +47,10 @@ def image(format: str, width: int = 30, height: int = 20) -> bytes:
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"])
 def test_images_are_recognized_with_their_sizes(format: str) -> None:
-    found = of(image(format), image(format, 50, 10))
+    contents = count_contents(image(format), image(format, 50, 10))
     kind = "TIFF that TensorFlow can't decode (the format)" if format == "TIFF" else format
-    assert (found.kinds, found.widths, found.heights) == ({kind: 2}, (30, 50), (10, 20))
-    assert found.describe() == f"{kind}, 10 to 20 x 30 to 50 pixels"
+    assert (contents.kinds, contents.widths, contents.heights) == ({kind: 2}, (30, 50), (10, 20))
+    assert contents.describe() == f"{kind}, 10 to 20 x 30 to 50 pixels"
 
 
 def test_truncated_image_is_reported_as_damaged() -> None:
@@ -58,9 +59,9 @@ def test_truncated_image_is_reported_as_damaged() -> None:
 
 def test_texts_and_mixed_values_are_counted() -> None:
     assert kinds("ä\n".encode()) == {"text": 1}
-    found = of(b"a", b"", b"\xff\x00", None, image("PNG"))  # type: ignore[arg-type]
-    assert found.kinds == {"text": 1, "empty": 1, "binary": 1, "PNG": 1}
-    assert found.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 examined, 20 x 30 pixels"
+    contents = count_contents(b"a", b"", b"\xff\x00", None, image("PNG"))  # type: ignore[arg-type]
+    assert contents.kinds == {"text": 1, "empty": 1, "binary": 1, "PNG": 1}
+    assert contents.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 examined, 20 x 30 pixels"
 
 
 TENSORS = [
@@ -91,8 +92,8 @@ def test_serialized_tensors_are_recognized() -> None:
 
 
 def test_serialized_examples_are_recognized() -> None:
-    one = encode(mixed_rows(1).combine_chunks().to_batches()[0], MIXED).payload(0).tobytes()
-    assert kinds(one) == {"Example": 1}
+    payload = encode(mixed_rows(1).combine_chunks().to_batches()[0], MIXED).payload(0).tobytes()
+    assert kinds(payload) == {"Example": 1}
     # SequenceExample {feature_lists {feature_list {key: "s" value {feature {int64_list {value:
     # 1}}}}}}
     assert kinds(bytes.fromhex("120e0a0c0a017312070a051a030a0101")) == {"SequenceExample": 1}
@@ -111,48 +112,52 @@ def test_known_file_formats_are_recognized() -> None:
 
 
 def test_random_bytes_are_binary() -> None:
-    chance = random.Random(7)
-    values = [chance.randbytes(chance.choice([1, 8, 40, 300])) for _ in range(3000)]
-    counted = sum(
+    generator = random.Random(7)
+    values = [generator.randbytes(generator.choice([1, 8, 40, 300])) for _ in range(3000)]
+    contents = sum(
         (
-            Contents.count(pa.array(values[at : at + 20], pa.large_binary()))
-            for at in range(0, 3000, 20)
+            Contents.count(pa.array(values[start : start + 20], pa.large_binary()))
+            for start in range(0, 3000, 20)
         ),
         Contents(),
     )
-    assert counted.looked_at == 3000
-    assert set(counted.kinds) <= {"binary", "text"}
+    assert contents.looked_at == 3000
+    assert set(contents.kinds) <= {"binary", "text"}
 
 
 def test_few_values_of_a_large_batch_are_inspected() -> None:
     values = pa.array([b"\xff"] * 1000 + [image("PNG")], pa.large_binary())
-    found = Contents.count(values)
-    assert found.looked_at < 100
-    assert found.kinds["PNG"] == 1  # the first and the last are among them
+    contents = Contents.count(values)
+    assert contents.looked_at < 100
+    # The first and the last value are always inspected.
+    assert contents.kinds["PNG"] == 1
 
 
 def test_raw_arrays_are_guessed_from_length_and_values() -> None:
-    noise = np.random.default_rng(1)
-    floats = [noise.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
-    assert suggest_arrays(of(*floats), 768, {}) == [
+    generator = np.random.default_rng(1)
+    floats = [generator.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
+    assert suggest_arrays(count_contents(*floats), 768, {}) == [
         "float32[8,8,3]",
         "float32[192]",
         "uint8[16,16,3]",
     ]
-    pixels = [noise.integers(0, 256, 768, np.uint8).tobytes() for _ in range(5)]
-    assert suggest_arrays(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
-    assert suggest_arrays(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == [
+    pixels = [generator.integers(0, 256, 768, np.uint8).tobytes() for _ in range(5)]
+    assert suggest_arrays(count_contents(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
+    assert suggest_arrays(count_contents(*pixels), 768, {"image/height": 8, "image/width": 32}) == [
         "uint8[8,32,3]"
     ]
-    assert suggest_arrays(of(*pixels, b"text"), 768, {}) == []
-    assert suggest_arrays(of(image("PNG")), 768, {}) == []
-    doubles = [noise.normal(size=9).tobytes() for _ in range(5)]
-    assert suggest_arrays(of(*doubles), 72, {})[0] == "float64[9]"
-    assert suggest_arrays(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
+    assert suggest_arrays(count_contents(*pixels, b"text"), 768, {}) == []
+    assert suggest_arrays(count_contents(image("PNG")), 768, {}) == []
+    doubles = [generator.normal(size=9).tobytes() for _ in range(5)]
+    assert suggest_arrays(count_contents(*doubles), 72, {})[0] == "float64[9]"
+    assert suggest_arrays(count_contents(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
 
 
 def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = None) -> Path:
-    """A TFRecord file of these columns, of bytes if no schema is given."""
+    """Writes a TFRecord file of these columns.
+
+    If no schema is passed, all columns are bytes.
+    """
     schema = schema or Schema(tuple(Feature(name, "bytes", (), True) for name in columns))
     path.write_bytes(
         tfrecord_bytes(example(row, schema) for row in table_of(columns, schema).to_pylist())
@@ -163,10 +168,10 @@ def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = 
 def test_inspect_reports_contents_and_possible_arrays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noise = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     columns = {
         "image": [image("JPEG", 30 + i, 20) for i in range(4)],
-        "raw": [noise.normal(size=(5, 5)).astype("<f4").tobytes() for _ in range(4)],
+        "raw": [generator.normal(size=(5, 5)).astype("<f4").tobytes() for _ in range(4)],
         "text": [b"a", b"b", b"c", b"d"],
     }
     path = write(tmp_path / "a.tfrecord", columns)
@@ -210,17 +215,21 @@ TEXTS = Schema(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """x is a number in a, text in b; n is missing in record 1 of b; xs has 2 values, but 5 in
-    record 2 of a.
+    """Writes two files with conflicts and differences.
+
+    `x` is a number in a and a text in b. `n` is missing in record 1 of b. `xs` has 2 values, but 5
+    in record 2 of a.
     """
-    into = tmp_path / "in"
-    into.mkdir()
+    source = tmp_path / "in"
+    source.mkdir()
     ints = {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]}
-    write(into / "a.tfrecord", ints, INTS)
+    write(source / "a.tfrecord", ints, INTS)
     write(
-        into / "b.tfrecord", {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3}, TEXTS
+        source / "b.tfrecord",
+        {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3},
+        TEXTS,
     )
-    return into
+    return source
 
 
 def test_conflicting_kinds_are_reported_with_their_places(folder: Path) -> None:
@@ -254,11 +263,11 @@ def test_inspect_shows_conflicts_and_differences(
     assert "  n: missing in 2 of 7 records, first b.tfrecord record 1\n" in text
     assert "length 2 to 5" in text
     assert main(["inspect", str(folder), "--quiet", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    assert about["conflicts"] == {"x": {"int64": 4, "bytes": 3}}
-    assert [feature["name"] for feature in about["features"]] == ["n", "xs"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["conflicts"] == {"x": {"int64": 4, "bytes": 3}}
+    assert [feature["name"] for feature in output["features"]] == ["n", "xs"]
     places = {
-        (finding["feature"], finding["what"]): finding["places"] for finding in about["findings"]
+        (finding["feature"], finding["what"]): finding["places"] for finding in output["findings"]
     }
     assert places == {
         ("x", "kinds"): [{"file": "a.tfrecord", "record": 0}, {"file": "b.tfrecord", "record": 0}],
@@ -289,7 +298,8 @@ def test_infer_from_inspects_only_its_records(
     assert find_differences(open(folder, infer_from=2).records.open_files.inference)[0].conflict  # type: ignore[arg-type]
     ds = open(folder / "a.tfrecord", infer_from=2)
     assert ds.schema["xs"].shape == (2,)
-    with pytest.raises(DataError, match="record 2"):  # which the sample's schema does not fit
+    # The schema of the sample does not fit record 2.
+    with pytest.raises(DataError, match="record 2"):
         ds.to_table()
     summary = summarise(open(folder, infer_from=3).records.open_files)
     assert (summary.looked_at, summary.records, summary.sampled) == (

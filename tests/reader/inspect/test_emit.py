@@ -1,5 +1,6 @@
-"""Emitted programs run as they are, in a process of their own, and return the tensors of our
-Dataset.
+"""Emitted programs return the tensors of our Dataset.
+
+They run unchanged, in a process of their own.
 """
 
 import gzip
@@ -24,8 +25,8 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-# Runs each emitted program under its own name and pickles what its dataset() gives,
-# so that TensorFlow starts once for all of them.
+# Runs each emitted program under its own name, and pickles the output of its dataset(). One process
+# runs all programs, so that TensorFlow starts once.
 _RUN = """
 import pickle, runpy, sys
 import tensorflow as tf
@@ -45,11 +46,11 @@ pickle.dump(found, open(sys.argv[1], "wb"))
 """
 
 
-def output_of(*words: object, cwd: Path | None = None) -> str:
+def output_of(*arguments: object, cwd: Path | None = None) -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = run_python(*words, check=False, env=environment, cwd=cwd)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    process = run_python(*arguments, check=False, env=environment, cwd=cwd)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
 def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[Any]]]:
@@ -63,10 +64,10 @@ def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[
     return pickle.loads((tmp_path / "found.pickle").read_bytes())  # type: ignore[no-any-return]
 
 
-def check_equal(found: dict[str, list[Any]], ds: Dataset) -> None:
+def check_equal(output: dict[str, list[Any]], ds: Dataset) -> None:
     """Asserts that a program returns the tensors of `to_tf`.
 
-    tests/reader/tensorflow/test_dataset.py compares those with the columns.
+    tests/reader/tensorflow/test_dataset.py compares these tensors with the columns.
     """
     import tensorflow as tf
 
@@ -77,10 +78,10 @@ def check_equal(found: dict[str, list[Any]], ds: Dataset) -> None:
                 tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
             )
             rows.setdefault(name, []).extend(plain)
-    np.testing.assert_equal(found, rows)
+    np.testing.assert_equal(output, rows)
 
 
-# the kinds of features that MIXED lacks
+# The kinds of features that MIXED lacks.
 MORE: list[tuple[Feature, list[Any]]] = [
     (Feature('odd "name"\n\'ü', "int64", (), True), [1, 2, 3]),
     (Feature("raw", "float64", (None,)), [[0.1], None, []]),
@@ -94,7 +95,7 @@ MORE: list[tuple[Feature, list[Any]]] = [
 @pytest.mark.sweep
 def test_emitted_readers_return_the_tensors_of_the_data_set(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
+    mixed = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
     schema, rows = (
         Schema(tuple(feature for feature, _ in MORE)),
         {feature.name: rows for feature, rows in MORE},
@@ -105,11 +106,11 @@ def test_emitted_readers_return_the_tensors_of_the_data_set(tmp_path: Path) -> N
     data = encode(mixed_rows(20).combine_chunks().to_batches()[0], MIXED).data.tobytes()
     (foreign / "a.tfrecord").write_bytes(data)
     (foreign / "b.tfrecord").write_bytes(gzip.compress(data))
-    sets = [open(ours), open(odd), open(foreign), open(ours, "test", ["words", "maybe"])]
-    for ds, found in zip(
-        sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True
+    data_sets = [open(mixed), open(odd), open(foreign), open(mixed, "test", ["words", "maybe"])]
+    for ds, output in zip(
+        data_sets, run_programs(tmp_path, [emit("reader", ds) for ds in data_sets]), strict=True
     ):
-        check_equal(found, ds)
+        check_equal(output, ds)
 
 
 def test_emitted_reader_of_zstd_files_is_refused(tmp_path: Path) -> None:
@@ -121,8 +122,9 @@ def test_emitted_reader_of_zstd_files_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def foreign_sets(shared_data: Path) -> list[Dataset]:
-    """All shared files, those of one folder and message type together, as somebody would read
-    them.
+    """Opens all shared files.
+
+    Files with the same folder, message type and features are opened together.
     """
     groups: dict[tuple[Path, str, frozenset[str]], list[Path]] = {}
     for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
@@ -139,13 +141,13 @@ def test_emitted_readers_read_files_of_other_systems(
 ) -> None:
     pytest.importorskip("tensorflow")
     records = 0
-    for ds, found in zip(
+    for ds, output in zip(
         foreign_sets,
         run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]),
         strict=True,
     ):
-        assert {len(values) for values in found.values()} == {len(ds)}
-        check_equal(found, ds)
+        assert {len(values) for values in output.values()} == {len(ds)}
+        check_equal(output, ds)
         records += len(ds)
     assert records == 23_558
 
@@ -153,15 +155,15 @@ def test_emitted_readers_read_files_of_other_systems(
 @pytest.mark.sweep
 def test_emitted_specifications_parse_files_of_other_systems(foreign_sets: list[Dataset]) -> None:
     tf = pytest.importorskip("tensorflow")
-    parsed = 0
+    count = 0
     for ds in foreign_sets:
         assert tfmd.from_pbtxt(emit("schema", ds)) == ds.schema
         if ds.schema.message == "bytes":
             with pytest.raises(UsageError, match="not Examples"):
                 emit("parse-spec", ds)
             continue
-        made: dict[str, Any] = {}
-        exec(emit("parse-spec", ds), made)
+        namespace: dict[str, Any] = {}
+        exec(emit("parse-spec", ds), namespace)
         records = [
             record
             for file in ds.records.catalog.files
@@ -170,16 +172,16 @@ def test_emitted_specifications_parse_files_of_other_systems(foreign_sets: list[
             ).as_numpy_iterator()
         ]
         if ds.schema.message == "Example":
-            found = tf.io.parse_example(records, made["FEATURES"])
-            names = set(found)
+            features = tf.io.parse_example(records, namespace["FEATURES"])
+            names = set(features)
         else:
             context, steps, _ = tf.io.parse_sequence_example(
-                records, made["CONTEXT"] or None, made["FEATURE_LISTS"] or None
+                records, namespace["CONTEXT"] or None, namespace["FEATURE_LISTS"] or None
             )
             names = {*context, *steps}
         assert names == set(ds.schema.names)
-        parsed += len(records)
-    assert parsed > 22_000
+        count += len(records)
+    assert count > 22_000
 
 
 @pytest.mark.sweep
@@ -189,11 +191,11 @@ def test_emitted_program_runs_in_its_folder_and_misses_no_record(tmp_path: Path)
     frames = encode(mixed_rows(9).combine_chunks().to_batches()[0], MIXED)
     file = tmp_path / "in" / "train-00000-of-00001.tfrecord"
     file.write_bytes(frames.data.tobytes())
-    made = output_of(
+    program = output_of(
         "-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path
     )
-    assert '("in/train-00000-of-00001.tfrecord", "", 9),' in made
-    (tmp_path / "reader.py").write_text(made, encoding="utf-8")
+    assert '("in/train-00000-of-00001.tfrecord", "", 9),' in program
+    (tmp_path / "reader.py").write_text(program, encoding="utf-8")
     assert "id int64 (9,)\n" in output_of("reader.py", cwd=tmp_path)
     file.write_bytes(frames.data.tobytes()[: int(frames.starts[8])])
     with pytest.raises(AssertionError, match="expected to contain 9 elements but contained only 8"):
@@ -205,13 +207,13 @@ def test_emitted_specification_and_schema_describe_the_data_set(
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
-    made: dict[str, Any] = {}
-    exec(emit("parse-spec", open(out)), made)
+    namespace: dict[str, Any] = {}
+    exec(emit("parse-spec", open(out)), namespace)
     records = tf.data.TFRecordDataset([file.path for file in open(out).records.catalog.files])
-    parsed = tf.io.parse_example(list(records.as_numpy_iterator()), made["FEATURES"])
-    assert parsed["id"].numpy().tolist() == list(range(12))
-    assert parsed["boxes"].shape.as_list() == [12, None, 4]
-    assert set(MIXED.names) == set(parsed)
+    features = tf.io.parse_example(list(records.as_numpy_iterator()), namespace["FEATURES"])
+    assert features["id"].numpy().tolist() == list(range(12))
+    assert features["boxes"].shape.as_list() == [12, None, 4]
+    assert set(MIXED.names) == set(features)
     assert tfmd.from_pbtxt(emit("schema", open(out))) == MIXED
 
 

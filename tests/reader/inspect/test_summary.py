@@ -17,9 +17,10 @@ ROWS = 50
 
 
 @pytest.fixture(params=["ours", "foreign"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Fifty records, of which number 0 and number 7 of the one file are damaged; a is missing in
-    number 9.
+def damaged_input(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A data set or a file with 50 records.
+
+    Records 0 and 7 are damaged. Feature `a` is missing in record 9.
     """
     schema = Schema((Feature("n", "int64", (), True), Feature("a", "float32")))
     columns = {"n": range(ROWS), "a": [None if i == 9 else float(i) for i in range(ROWS)]}
@@ -31,13 +32,13 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return shard.rename(tmp_path / "foreign.tfrecord")
 
 
-def test_inspect_error_names_record_byte_reason_and_option(damaged: Path) -> None:
+def test_inspect_error_names_record_byte_reason_and_option(damaged_input: Path) -> None:
     with pytest.raises(DataError, match=r"record 0, byte 0: .*CRC of the data.*max_rejects=\"1%\""):
-        inspect(damaged)
+        inspect(damaged_input)
 
 
-def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged: Path) -> None:
-    summary = inspect(damaged, max_rejects=2)
+def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged_input: Path) -> None:
+    summary = inspect(damaged_input, max_rejects=2)
     assert (summary.records, summary.looked_at, summary.rejected.total) == (ROWS, ROWS - 2, 2)
     assert dict(summary.rejected.counts) == {"crc": 2}
     assert [reject.place.split(",")[0] for reject in summary.rejected.first] == [
@@ -49,36 +50,39 @@ def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged: Path)
     assert missing is not None
     assert missing[1] == 9
     places = {
-        place[1] for found in summary.findings if found.feature == "a" for place in found.places
+        place[1]
+        for finding in summary.findings
+        if finding.feature == "a"
+        for place in finding.places
     }
     assert places <= {9}
     assert summary.to_json()["rejects"]["count"] == 2
 
 
-def test_inspect_over_max_rejects_is_an_error(damaged: Path) -> None:
+def test_inspect_over_max_rejects_is_an_error(damaged_input: Path) -> None:
     with pytest.raises(
         TooManyRejects, match=r"2 records \(reason: wrong checksum\); max_rejects=1 allows fewer"
     ):
-        inspect(damaged, max_rejects=1)
+        inspect(damaged_input, max_rejects=1)
     with pytest.raises(UsageError, match="infer_from"):
-        inspect(damaged, max_rejects=1, infer_from=3)
+        inspect(damaged_input, max_rejects=1, infer_from=3)
 
 
 def test_inspect_command_prints_damaged_records(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
+    damaged_input: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", str(damaged), "--quiet"]) == 1
+    assert main(["inspect", str(damaged_input), "--quiet"]) == 1
     assert "--max-rejects" in capsys.readouterr().err
-    assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
-    said = capsys.readouterr().out
-    assert "damaged records, which are not included: 2 records (reason: wrong checksum)" in said
-    assert "record 7, byte" in said
-    assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
+    assert main(["inspect", str(damaged_input), "--quiet", "--max-rejects", "10%"]) == 0
+    output = capsys.readouterr().out
+    assert "damaged records, which are not included: 2 records (reason: wrong checksum)" in output
+    assert "record 7, byte" in output
+    assert main(["inspect", str(damaged_input), "--emit", "schema", "--max-rejects", "10%"]) == 2
 
 
-def test_truncated_file_is_inspected_up_to_the_cut(damaged: Path) -> None:
-    (file,) = damaged.rglob("*.tfrecord") if damaged.is_dir() else [damaged]
+def test_truncated_file_is_inspected_up_to_the_cut(damaged_input: Path) -> None:
+    (file,) = damaged_input.rglob("*.tfrecord") if damaged_input.is_dir() else [damaged_input]
     file.write_bytes(file.read_bytes()[:-5])
-    summary = inspect(damaged, max_rejects="50%")
+    summary = inspect(damaged_input, max_rejects="50%")
     assert summary.rejected.total == 3
     assert summary.looked_at == ROWS - 3

@@ -1,4 +1,4 @@
-"""Options that collate are applied to the features that they fit, and refused for others."""
+"""Collation options apply to the features that they fit, and are refused for others."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_class_numbers_become_one_hot(token_set: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("collate", "said"),
+    ("collate", "message"),
     [
         ({"token": "padded"}, "did you mean tokens"),
         ({"id": "padded"}, "'id' is not a selected list"),
@@ -37,14 +37,14 @@ def test_class_numbers_become_one_hot(token_set: Dataset) -> None:
     ],
 )
 def test_collation_that_does_not_fit_a_feature_is_refused(
-    token_set: Dataset, collate: dict[str, Any], said: str
+    token_set: Dataset, collate: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         token_set.batches(8, collate=collate)
 
 
 @pytest.mark.parametrize(
-    ("way", "options"),
+    ("collation", "options"),
     [
         (Bucketed, {"boundaries": (4, 4)}),
         (Bucketed, {"boundaries": ()}),
@@ -58,8 +58,9 @@ def test_collation_that_does_not_fit_a_feature_is_refused(
         (Padded, {"length": 3, "multiple": 2}),
     ],
 )
-def test_invalid_collation_parameters_are_refused(way: Any, options: dict[str, Any]) -> None:
+def test_invalid_collation_parameters_are_refused(collation: Any, options: dict[str, Any]) -> None:
     with pytest.raises(
-        UsageError, match=way.__name__ if "boundaries" not in options else "boundaries are lengths"
+        UsageError,
+        match=collation.__name__ if "boundaries" not in options else "boundaries are lengths",
     ):
-        way(**options)
+        collation(**options)

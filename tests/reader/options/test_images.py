@@ -1,4 +1,4 @@
-"""Options of images are checked when they are made, and describe the arrays that result."""
+"""Image options are checked when they are created, and describe the resulting arrays."""
 
 from typing import Any
 
@@ -80,9 +80,9 @@ def test_factor_and_offset_scale_before_they_normalize(images: Images) -> None:
 def test_size_that_is_found_out_later_stays_an_obligation() -> None:
     images = Images()
     assert images.one_size
-    found = images.with_size(4, 5)
-    assert found.shape == (4, 5, 3)
-    assert found.one_size
+    sized = images.with_size(4, 5)
+    assert sized.shape == (4, 5, 3)
+    assert sized.one_size
     assert not Images(4, 5).one_size
 
 

@@ -1,4 +1,4 @@
-"""Rows of steps are selected without losing their numbers, and read once within the memory."""
+"""Rows of steps keep their numbers, and are read once, within the memory limit."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def test_ranges_of_any_memory_have_the_same_batches(
     ds: Dataset, shuffle: Any, memory_bytes: int
 ) -> None:
     expected = [batch["id"].tolist() for batch in ds.batches(16, shuffle=shuffle, seed=5)]
-    found = [
+    batches = [
         batch["id"].tolist()
         for batch in ds.batches(16, shuffle=shuffle, seed=5, memory_bytes=memory_bytes)
     ]
-    assert found == expected
-    assert sorted(number for batch in found for number in batch) == list(range(200))
+    assert batches == expected
+    assert sorted(number for batch in batches for number in batch) == list(range(200))
 
 
 def test_selected_rows_keep_their_numbers_and_masks() -> None:
@@ -48,11 +48,11 @@ def test_selected_rows_keep_their_numbers_and_masks() -> None:
     assert part.numbers.tolist() == [5, 3]
     assert part.mask is not None
     assert part.mask.tolist() == [True, True]
-    turned = rows.select_rows(np.array([3, 0]), np.array([0, 1, 2]))
-    assert turned.batch.column(0).to_pylist() == [13, 10]
-    assert turned.numbers.tolist() == [1, 7]
-    assert turned.edges.tolist() == [0, 1, 2]
-    assert turned.positions is None
+    reordered = rows.select_rows(np.array([3, 0]), np.array([0, 1, 2]))
+    assert reordered.batch.column(0).to_pylist() == [13, 10]
+    assert reordered.numbers.tolist() == [1, 7]
+    assert reordered.edges.tolist() == [0, 1, 2]
+    assert reordered.positions is None
 
 
 def test_row_of_a_batch_is_read_from_its_record(ds: Dataset) -> None:

@@ -18,7 +18,10 @@ from recordmill.schemas.feature import Feature, Schema
 def report_of(
     folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]
 ) -> str:
-    """The page of a data set of these columns, of which the first half is the split `train`."""
+    """Returns the report page of a data set of these columns.
+
+    The first half of the rows is the split `train`, and the second half is `test`.
+    """
     schema = Schema(tuple(features), label=label)
     rows = table_of(columns, schema)
     half = len(rows) // 2
@@ -26,9 +29,9 @@ def report_of(
     return recordmill.open(write_data_set(folder / "set", splits, schema)).report().html
 
 
-def heights(html: str, at: int = 0) -> list[set[str]]:
-    """Of each line of a histogram, how far up its steps are."""
-    svg = re.findall("<svg.*?</svg>", html)[at]
+def heights(html: str, index: int = 0) -> list[set[str]]:
+    """Returns the heights of the steps of each line of a histogram."""
+    svg = re.findall("<svg.*?</svg>", html)[index]
     return [
         set(re.findall(r"L[\d.]+ ([\d.]+)H", path))
         for path in re.findall('<path.*? d="(.*?)"', svg)
@@ -39,10 +42,9 @@ def test_bars_of_integers_are_as_high_as_their_frequency(tmp_path: Path) -> None
     months = [*range(1, 13)] * 5 + [*range(3, 13)] * 6
     html = report_of(tmp_path, [Feature("month", "int64")], month=months)
     (train, test) = heights(html)
-    assert (
-        len(train) == 1
-    )  # 12 months of as many records, where ten buckets had two months in the outer ones
-    assert len(test) == 2  # and none of the first two months
+    # The 12 months have equally many records. With ten buckets, the outer ones had two months each.
+    assert len(train) == 1
+    assert len(test) == 2  # the first two months are missing
     assert "<title>1 to 12</title>" in html
 
 
@@ -75,7 +77,7 @@ def test_report_has_histograms_of_sizes_and_omits_unique_values(
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
     assert "3 B to 13 B, 8 B on average" in page.texts
     assert "3 B" in page.texts
-    assert any(one.startswith("1 to 3 values, 1.9") for one in page.texts)
+    assert any(line.startswith("1 to 3 values, 1.9") for line in page.texts)
     assert re.findall("<title>(.*?)</title>", html)[1:] == [
         "bytes of a value",
         "values of a record",

@@ -1,5 +1,6 @@
-"""The report of a data set shows its records, is one self-contained file, and treats no value as
-markup.
+"""The report of a data set shows its records in one self-contained file.
+
+It treats no value as markup.
 """
 
 import os
@@ -25,16 +26,17 @@ def test_report_shows_counts_and_values_of_the_records(tmp_path: Path) -> None:
         label="y",
     )
     rows = {"y": [0, 1, 1, 1], "x": [1.0, 2.0, None, 4.0], "word": ["a", "b", "b", "b"]}
-    other = {"y": [0], "x": [0.5], "word": ["c"]}
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows, "test": other}, schema))
+    test_rows = {"y": [0], "x": [0.5], "word": ["c"]}
+    ds = recordmill.open(
+        write_data_set(tmp_path / "set", {"train": rows, "test": test_rows}, schema)
+    )
     page = page_of(ds.report().html)
     assert page.texts_after("records") == ["5"]
     assert page.texts_after("train", 2) == ["4", "80 %"]
     assert "2 classes of" in page.texts
     assert page.texts_after("dog", 2) == ["3", "0"]
-    assert (
-        page.texts.count("20 %") == 2
-    )  # of the test split, and of the values of x that are missing
+    # The share of the test split, and the share of missing values of x.
+    assert page.texts.count("20 %") == 2
     assert "'b'" in page.texts
     view = page_of(ds.filter("y = 1").report().html)
     assert view.texts_after("records") == ["3"]
@@ -60,8 +62,8 @@ def test_report_file_is_replaced_only_with_overwrite(
     assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
 
 
-@pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
-def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("method", ["report", "stats", "to_parquet", "save"])
+def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, method: str) -> None:
     ds = open_column(tmp_path, "int64", [1, 2])
     pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
     os.mkfifo(pipe)
@@ -69,11 +71,11 @@ def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: 
     link.symlink_to(file)
 
     def write(target: Path) -> object:
-        if way == "save":
+        if method == "save":
             return ds.report().save(target, overwrite=True)
-        if way == "to_parquet":
+        if method == "to_parquet":
             return ds.to_parquet(target, overwrite=True)
-        return getattr(recordmill, way)(tmp_path / "set", out=target, overwrite=True)
+        return getattr(recordmill, method)(tmp_path / "set", out=target, overwrite=True)
 
     with pytest.raises(UsageError, match="is a pipe or a device, which can't be replaced"):
         write(pipe)
@@ -84,6 +86,6 @@ def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: 
 
 
 def test_notebook_shows_the_report_in_a_sandboxed_frame(tmp_path: Path) -> None:
-    shown = open_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
-    assert shown.startswith("<iframe sandbox ")
-    assert shown.count("<") == 2  # of the frame alone
+    html = open_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
+    assert html.startswith("<iframe sandbox ")
+    assert html.count("<") == 2  # the tags of the frame

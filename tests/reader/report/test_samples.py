@@ -1,4 +1,4 @@
-"""The report samples a few records of each kind, within its memory."""
+"""The report samples a few records of each kind, within its memory limit."""
 
 import io
 import re
@@ -20,8 +20,8 @@ def test_unusual_images_come_first(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
 
     def photo(height: int, width: int, light: int, seed: int = 0) -> bytes:
-        fine = np.random.default_rng(seed).integers(0, 256, (6, 6, 3)).astype(np.uint8)
-        pixels = PIL.Image.fromarray(fine).resize((width, height), PIL.Image.Resampling.BICUBIC)
+        noise = np.random.default_rng(seed).integers(0, 256, (6, 6, 3)).astype(np.uint8)
+        pixels = PIL.Image.fromarray(noise).resize((width, height), PIL.Image.Resampling.BICUBIC)
         dark = PIL.Image.fromarray((np.asarray(pixels) * (light / 255)).astype(np.uint8))
         return encode_image("JPEG", dark, quality=90)
 
@@ -35,21 +35,21 @@ def test_unusual_images_come_first(tmp_path: Path) -> None:
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
     sample = sample_images(ds.records, "image", ("cat", "dog"), np.arange(24))
     assert [record for record, _ in sample.damaged] == [23]
-    ((label, shown),) = sample.by_class()
+    ((label, images),) = sample.by_class()
     assert label == "cat"
-    notes = {one.record: one.notes for one in shown}
+    notes = {image.record: image.notes for image in images}
     assert notes[20] == ("largest",)
     assert notes[21] == ("smallest",)
     assert "darkest" in notes[22]
-    assert len(shown) == 8
+    assert len(images) == 8
     page = page_of(ds.report().html)
-    assert {max(PIL.Image.open(io.BytesIO(one)).size) for one in page.images} <= {96, 64, 20}
+    assert {max(PIL.Image.open(io.BytesIO(image)).size) for image in page.images} <= {96, 64, 20}
 
 
 def test_large_records_are_sampled_few_at_a_time(tmp_path: Path) -> None:
     ds = open_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
-    taken = [table.num_rows for _, table in read_sample(ds.records, np.arange(12), 10 << 20)]
-    assert taken == [2, 2]
+    row_counts = [table.num_rows for _, table in read_sample(ds.records, np.arange(12), 10 << 20)]
+    assert row_counts == [2, 2]
 
 
 def test_limit_of_thumbnails_is_shared_by_image_features(tmp_path: Path) -> None:
@@ -59,7 +59,8 @@ def test_limit_of_thumbnails_is_shared_by_image_features(tmp_path: Path) -> None
     )
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": columns}, schema))
-    assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records
+    # The last 15 images are those of the sample records.
+    assert len(page_of(ds.report().html).images) == 240 + 3 * 5
 
 
 @pytest.mark.parametrize(
@@ -70,17 +71,17 @@ def test_boxes_are_drawn_on_thumbnails_of_turned_images(
 ) -> None:
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
-    packed = io.BytesIO()
-    PIL.Image.new("RGB", (200, 200), "white").save(packed, "JPEG", exif=exif)
+    file = io.BytesIO()
+    PIL.Image.new("RGB", (200, 200), "white").save(file, "JPEG", exif=exif)
     edges = {"xmin": [0.25, 0.5], "ymin": [0.5, 2.0], "xmax": [0.5, 0.75], "ymax": [0.75, 3.0]}
-    rows = {"image/encoded": [packed.getvalue()]} | {
+    rows = {"image/encoded": [file.getvalue()]} | {
         f"image/object/bbox/{edge}": [values] for edge, values in edges.items()
     }
     recordmill.build(rows, tmp_path / "out")
     html = recordmill.open(tmp_path / "out").report().html
-    found = re.findall(r'<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', html)
-    # one on the image of the sample record, and one among the images
-    assert [" ".join(values) for values in found] == [box, box]
+    rectangles = re.findall(r'<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', html)
+    # One box is on the image of the sample record, and one is among the images.
+    assert [" ".join(values) for values in rectangles] == [box, box]
     Page(html)
 
 

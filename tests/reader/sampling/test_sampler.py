@@ -1,5 +1,6 @@
-"""The order of an epoch is a reproducible, well mixed permutation in every mode, computable from
-any position.
+"""The order of an epoch is a reproducible, well mixed permutation in every mode.
+
+It can be computed from any position.
 """
 
 import pickle
@@ -44,34 +45,34 @@ def test_permutation_yields_each_number_once(size: int, key: int) -> None:
 
 
 def test_small_permutations_are_equally_likely() -> None:
-    found = Counter(
+    counts = Counter(
         tuple(permute_indices(np.arange(4), 4, key * 7919).tolist()) for key in range(12_000)
     )
-    assert len(found) == 24
-    assert 400 < min(found.values()) <= max(found.values()) < 600
+    assert len(counts) == 24
+    assert 400 < min(counts.values()) <= max(counts.values()) < 600
 
 
 def test_huge_permutation_is_computed_without_storing_it() -> None:
     size = (1 << 45) + 12_345
-    some = permute_indices(np.arange(size - 10_000, size), size, 3)
-    assert len(np.unique(some)) == 10_000
-    assert 0 <= some.min() <= some.max() < size
-    assert abs(some.mean() / size - 0.5) < 0.02
+    numbers = permute_indices(np.arange(size - 10_000, size), size, 3)
+    assert len(np.unique(numbers)) == 10_000
+    assert 0 <= numbers.min() <= numbers.max() < size
+    assert abs(numbers.mean() / size - 0.5) < 0.02
 
 
 def test_ranges_are_permuted_within_their_edges() -> None:
     edges = np.array([0, 5, 5, 6, 300])
-    found = permute_ranges(np.arange(300), edges, 9)
+    numbers = permute_ranges(np.arange(300), edges, 9)
     for begin, end in pairwise(edges):
-        assert sorted(found[begin:end].tolist()) == list(range(begin, end))
+        assert sorted(numbers[begin:end].tolist()) == list(range(begin, end))
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2).map(sorted), st.data())
 def test_ranges_of_numbers_are_those_of_searchsorted(edges: list[int], data: st.DataObject) -> None:
     begin, end = edges[0], edges[-1]
     numbers = data.draw(st.lists(st.integers(begin, end - 1))) if begin < end else []
-    found = find_ranges(np.array(numbers, np.int64), np.array(edges))
-    assert found.tolist() == (np.searchsorted(edges, numbers, "right") - 1).tolist()
+    ranges = find_ranges(np.array(numbers, np.int64), np.array(edges))
+    assert ranges.tolist() == (np.searchsorted(edges, numbers, "right") - 1).tolist()
     for outside in (begin - 1, end):
         with pytest.raises(IndexError):
             find_ranges(np.array([*numbers, outside]), np.array(edges))
@@ -84,26 +85,26 @@ def test_epoch_has_each_record_once_from_any_position(
     mode: object, files: list[FileExtent], seed: int, epoch: int, data: st.DataObject
 ) -> None:
     sampler = make_sampler(mode, files, seed)
-    whole = sampler.record_numbers(epoch, np.arange(sampler.records))
-    assert sorted(whole.tolist()) == list(range(sampler.records))
+    order = sampler.record_numbers(epoch, np.arange(sampler.records))
+    assert sorted(order.tolist()) == list(range(sampler.records))
     if sampler.records:
-        some = np.array(
+        positions = np.array(
             data.draw(st.lists(st.integers(0, sampler.records - 1), max_size=30)), np.int64
         )
         assert (
-            make_sampler(mode, files, seed).record_numbers(epoch, some).tolist()
-            == whole[some].tolist()
+            make_sampler(mode, files, seed).record_numbers(epoch, positions).tolist()
+            == order[positions].tolist()
         )
 
 
 def test_orders_of_all_modes_are_pinned() -> None:
-    """Saved states rely on them: another order here is another format of the state."""
+    """Saved states rely on these orders. A change here needs a new format of the state."""
     files = [FileExtent(40, 2000), FileExtent(25, 900), FileExtent(35, 1500)]
-    first = {
+    orders = {
         mode: make_sampler(mode, files, 7).record_numbers(1, np.arange(12)).tolist()
         for mode in SHUFFLE_MODES
     }
-    assert first == PINNED
+    assert orders == PINNED
 
 
 def test_order_depends_on_mode_seed_epoch_and_data() -> None:
@@ -124,40 +125,44 @@ def test_order_depends_on_mode_seed_epoch_and_data() -> None:
 
     for mode in ("window", "global"):
         orders = [order(mode), order(mode, seed=1), order(mode, epoch=1), order(mode, data="other")]
-        assert len({tuple(one) for one in orders}) == 4
+        assert len({tuple(numbers) for numbers in orders}) == 4
         assert order(mode) == orders[0]
     assert order(False, seed=1, epoch=5) == list(range(2000))
 
 
 def test_shuffle_mixes_well() -> None:
-    """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a
-    true permutation.
+    """Compares the orders with a true permutation. A window has 1,200 records.
+
+    The measures are the rank correlation, the mean displacement and the share of neighbours that
+    stay together.
     """
     size = 20_000
     files = [FileExtent(size // 8, size * 10 // 8)] * 8
 
     def quality(order: np.ndarray) -> tuple[float, float, float]:
-        at = np.arange(size)
+        positions = np.arange(size)
         return (
-            abs(float(np.corrcoef(order, at)[0, 1])),
-            float(np.abs(order - at).mean() / size),
+            abs(float(np.corrcoef(order, positions)[0, 1])),
+            float(np.abs(order - positions).mean() / size),
             float(np.mean(np.abs(np.diff(order)) == 1)),
         )
 
     for seed in range(3):
-        true = quality(np.random.default_rng(seed).permutation(size))
-        whole = quality(make_sampler("global", files, seed).record_numbers(0, np.arange(size)))
-        window = quality(
+        reference = quality(np.random.default_rng(seed).permutation(size))
+        global_quality = quality(
+            make_sampler("global", files, seed).record_numbers(0, np.arange(size))
+        )
+        window_quality = quality(
             make_sampler("window", files, seed, window=12_000, piece=750).record_numbers(
                 0, np.arange(size)
             )
         )
-        assert whole[0] < 0.03
-        assert abs(whole[1] - true[1]) < 0.01
-        assert whole[2] < 0.0006
-        assert window[0] < 0.4
-        assert window[1] > 0.2
-        assert window[2] < 0.004
+        assert global_quality[0] < 0.03
+        assert abs(global_quality[1] - reference[1]) < 0.01
+        assert global_quality[2] < 0.0006
+        assert window_quality[0] < 0.4
+        assert window_quality[1] > 0.2
+        assert window_quality[2] < 0.004
 
 
 ROWS = 2000
@@ -180,7 +185,9 @@ def test_pickling_batches_is_refused_with_a_remedy(ds: Dataset) -> None:
 
 
 def test_batches_of_one_record_are_fetched_together(ds: Dataset) -> None:
-    stretches = Fetcher(
+    step_ranges = Fetcher(
         ds.records, ds.batches(1, shuffle=False).schedule, ds.schema, 2
     )._step_ranges(1)
-    assert [stretch.num_steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]
+    assert [step_range.num_steps for step_range in step_ranges] == [256] * (ROWS // 256) + [
+        ROWS % 256
+    ]

@@ -1,4 +1,4 @@
-"""Hosts and workers share the steps of an epoch, and others resume."""
+"""Hosts and workers share the steps of an epoch, and other hosts can resume."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ def flat(parts: Iterable[list[int]]) -> list[int]:
         max_size=4,
     ),
     hosts=st.integers(1, 5),
-    later=st.integers(1, 5),
-    cut=st.integers(0, 40),
+    later_hosts=st.integers(1, 5),
+    done_steps=st.integers(0, 40),
     **SCHEDULES,
 )
 def test_hosts_share_every_epoch_and_other_hosts_resume(
@@ -42,21 +42,21 @@ def test_hosts_share_every_epoch_and_other_hosts_resume(
     mode: object,
     batch: int,
     hosts: int,
-    later: int,
+    later_hosts: int,
     end: str,
-    cut: int,
+    done_steps: int,
     at_once: int,
 ) -> None:
     records = sum(file.records for file in files)
 
     def run(schedules: list[Schedule]) -> list[list[int]]:
-        """The records that count of each step of all hosts, in order."""
+        """Returns the unmasked records of each step of all hosts, in order."""
         per_host = []
         for schedule in schedules:
             steps: list[list[int]] = []
-            for stretch in schedule.step_ranges(at_once):
-                numbers, mask = schedule.record_numbers(stretch), schedule.mask(stretch)
-                for i in range(stretch.num_steps):
+            for step_range in schedule.step_ranges(at_once):
+                numbers, mask = schedule.record_numbers(step_range), schedule.mask(step_range)
+                for i in range(step_range.num_steps):
                     rows = slice(i * batch, (i + 1) * batch)
                     steps.append(numbers[rows][mask[rows]].tolist())
             assert schedule.remaining_steps == len(steps)
@@ -72,52 +72,59 @@ def test_hosts_share_every_epoch_and_other_hosts_resume(
         ]  # type: ignore[arg-type]
 
     try:
-        whole = run(schedules(hosts))
-        others = schedules(later)
+        expected = run(schedules(hosts))
+        later_schedules = schedules(later_hosts)
     except UsageError:
         assert end == "short"
         return
     if end != "drop":
-        assert sorted(flat(whole)) == sorted([*range(records)] * 2)
+        assert sorted(flat(expected)) == sorted([*range(records)] * 2)
     elif records:
-        assert max(Counter(flat(whole)).values(), default=0) <= 2
-    cut = min(cut, len(whole))
-    state = schedules(hosts)[0].skip_steps(cut).state()
-    assert run([one.resume(state) for one in schedules(hosts)]) == whole[cut:]
+        assert max(Counter(flat(expected)).values(), default=0) <= 2
+    done_steps = min(done_steps, len(expected))
+    state = schedules(hosts)[0].skip_steps(done_steps).state()
+    assert (
+        run([host_schedule.resume(state) for host_schedule in schedules(hosts)])
+        == expected[done_steps:]
+    )
     try:
-        rest = run([one.resume(state) for one in others])
+        rest = run([host_schedule.resume(state) for host_schedule in later_schedules])
     except UsageError:
         assert end == "short"
         return
-    seen = whole[:cut]
+    first_part = expected[:done_steps]
     if end != "drop":
-        assert sorted(flat(seen) + flat(rest)) == sorted([*range(records)] * 2)
+        assert sorted(flat(first_part) + flat(rest)) == sorted([*range(records)] * 2)
     else:
-        assert max(Counter(flat(seen) + flat(rest)).values(), default=0) <= 2
+        assert max(Counter(flat(first_part) + flat(rest)).values(), default=0) <= 2
 
 
 @given(
     records=st.integers(1, 200),
     workers=st.integers(1, 5),
-    begun=st.integers(0, 50),
+    done_steps=st.integers(0, 50),
     **SCHEDULES,
 )
 def test_workers_take_the_steps_in_turn(
-    mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
+    mode: object, records: int, batch: int, workers: int, end: str, done_steps: int, at_once: int
 ) -> None:
     sampler = make_sampler(mode, [FileExtent(records, 10 * records)], 5)
-    whole = Schedule(sampler, EpochSteps(records, batch, end), end_epoch=3)  # type: ignore[arg-type]
-    assert whole.remaining_steps is not None
-    schedule = whole.skip_steps(min(begun, whole.remaining_steps))
+    full_schedule = Schedule(sampler, EpochSteps(records, batch, end), end_epoch=3)  # type: ignore[arg-type]
+    assert full_schedule.remaining_steps is not None
+    schedule = full_schedule.skip_steps(min(done_steps, full_schedule.remaining_steps))
 
-    def steps(schedule: Schedule, every: int, by_windows: bool) -> list[list[int]]:
-        found = []
-        for stretch in schedule.step_ranges(at_once, stop_at_windows=by_windows, step_stride=every):
-            numbers = schedule.record_numbers(stretch).tolist()
-            found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.num_steps)]
-        return found
+    def steps(schedule: Schedule, stride: int, by_windows: bool) -> list[list[int]]:
+        result = []
+        for step_range in schedule.step_ranges(
+            at_once, stop_at_windows=by_windows, step_stride=stride
+        ):
+            numbers = schedule.record_numbers(step_range).tolist()
+            result += [numbers[i * batch : (i + 1) * batch] for i in range(step_range.num_steps)]
+        return result
 
-    truth = steps(schedule, 1, False)
-    for worker in range(min(workers, len(truth))):
+    expected = steps(schedule, 1, False)
+    for worker in range(min(workers, len(expected))):
         for by_windows in (False, True):
-            assert steps(schedule.skip_steps(worker), workers, by_windows) == truth[worker::workers]
+            assert (
+                steps(schedule.skip_steps(worker), workers, by_windows) == expected[worker::workers]
+            )

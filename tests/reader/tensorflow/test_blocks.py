@@ -14,7 +14,7 @@ from recordmill.reader.dataset import Dataset, open
 tf = pytest.importorskip("tensorflow")
 
 ROWS = 203
-ANY_WAY: dict[str, Any] = {
+PADDED_OR_ONE_HOT: dict[str, Any] = {
     "padded": {
         "tokens": "padded",
         "words": "padded",
@@ -29,7 +29,7 @@ ANY_WAY: dict[str, Any] = {
     },
     "one hot": {"label": "one_hot", "id": OneHot(ROWS)},
 }
-ONE_ORDER: dict[str, Any] = {
+BUCKETED_OR_PACKED: dict[str, Any] = {
     "bucketed": {"tokens": Bucketed((1, 2), steps=3), "boxes": "padded"},
     "bucketed by text": {"words": Bucketed(buckets=2, steps=4), "tokens": Padded(3)},
     "bucketed by nested": {"nested": Bucketed((1,), length=2, value=-1)},
@@ -45,7 +45,11 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def plain(value: Any, missing: Any = b"") -> Any:
-    """A NumPy value as lists, as TensorFlow has it: text as bytes, what is missing as nothing."""
+    """Returns a NumPy value as nested lists, in TensorFlow's form.
+
+    Text becomes bytes. A missing list is empty, a masked number is 0, and any other missing value
+    becomes `missing`.
+    """
     if isinstance(value, Ragged):
         return [[] if row is None else plain(row, missing) for row in value.to_list()]
     if isinstance(value, list):
@@ -63,31 +67,31 @@ def _numbers(value: np.ndarray) -> Any:
     return (value.view(np.int64) if value.dtype.kind == "M" else value).tolist()
 
 
-def same(theirs: Any, ours: dict[str, Any]) -> None:
-    assert set(ours) <= set(theirs)
-    assert all(name.endswith("/valid") for name in set(theirs) - set(ours))
-    for name, value in ours.items():
-        assert plain(value, b"" if name == "payload" else []) == tensor_to_list(theirs[name]), name
+def check_same(tensors: Any, arrays: dict[str, Any]) -> None:
+    assert set(arrays) <= set(tensors)
+    assert all(name.endswith("/valid") for name in set(tensors) - set(arrays))
+    for name, value in arrays.items():
+        assert plain(value, b"" if name == "payload" else []) == tensor_to_list(tensors[name]), name
 
 
 @pytest.mark.filterwarnings("ignore:feature")
-@pytest.mark.parametrize("how", [*ANY_WAY, *ONE_ORDER])
-def test_to_tf_collates_like_batches(ds: Dataset, how: str) -> None:
-    collate = {**ANY_WAY, **ONE_ORDER}[how]
+@pytest.mark.parametrize("name", [*PADDED_OR_ONE_HOT, *BUCKETED_OR_PACKED])
+def test_to_tf_collates_like_batches(ds: Dataset, name: str) -> None:
+    collate = {**PADDED_OR_ONE_HOT, **BUCKETED_OR_PACKED}[name]
     options: dict[str, Any] = {"shuffle": "global", "seed": 3, "collate": collate}
-    ours = list(ds.batches(16, **options))
-    theirs = list(ds.to_tf(16, label=False, **options))
-    assert len(ours) == len(theirs)
-    for mine, other in zip(ours, theirs, strict=True):
-        same(other, mine)
+    array_batches = list(ds.batches(16, **options))
+    tensor_batches = list(ds.to_tf(16, label=False, **options))
+    assert len(array_batches) == len(tensor_batches)
+    for arrays, tensors in zip(array_batches, tensor_batches, strict=True):
+        check_same(tensors, arrays)
 
 
 def test_to_tf_makes_lists_of_one_length_dense(ds: Dataset) -> None:
-    few = ds.select(["id", "boxes", "words"])
-    for batch in few.to_tf(1, shuffle=False, label=False, collate={"boxes": "dense"}):
+    selection = ds.select(["id", "boxes", "words"])
+    for batch in selection.to_tf(1, shuffle=False, label=False, collate={"boxes": "dense"}):
         assert batch["boxes"].shape == (1, int(batch["id"][0]) % 3, 4)
     with pytest.raises(tf.errors.InvalidArgumentError, match="dense"):
-        list(few.to_tf(10, label=False, collate={"boxes": "dense"}))
+        list(selection.to_tf(10, label=False, collate={"boxes": "dense"}))
 
 
 def test_to_tf_knows_the_static_shapes(ds: Dataset) -> None:
@@ -98,32 +102,37 @@ def test_to_tf_knows_the_static_shapes(ds: Dataset) -> None:
         }
 
     tokens = Padded(7, lengths=True)
-    fixed = shapes(
+    padded_shapes = shapes(
         drop_remainder=True, collate={"tokens": tokens, "label": "one_hot", "boxes": "padded"}
     )
-    assert fixed["tokens"] == [8, 7]
-    assert fixed["tokens/length"] == [8]
-    assert fixed["label"] == [8, 3]
-    assert fixed["boxes"] == [8, None, 4]
-    packed = shapes(collate={"tokens": Packed(9)})
-    assert packed["tokens"] == packed["tokens/segment"] == packed["tokens/position"] == [8, 9]
+    assert padded_shapes["tokens"] == [8, 7]
+    assert padded_shapes["tokens/length"] == [8]
+    assert padded_shapes["label"] == [8, 3]
+    assert padded_shapes["boxes"] == [8, None, 4]
+    packed_shapes = shapes(collate={"tokens": Packed(9)})
+    assert (
+        packed_shapes["tokens"]
+        == packed_shapes["tokens/segment"]
+        == packed_shapes["tokens/position"]
+        == [8, 9]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:feature")
 def test_to_tf_separates_labels_and_weights(ds: Dataset) -> None:
-    few = ds.select(["tokens", "exact", "label"])
+    selection = ds.select(["tokens", "exact", "label"])
     collate: dict[str, Any] = {"tokens": Padded(3, lengths=True), "label": "one_hot"}
     x, y, weights = next(
-        iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True))
+        iter(selection.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True))
     )
-    mine, labels, ours = next(
-        few.batches(8, shuffle=False, label="label", weights="exact", collate=collate)
+    expected, expected_labels, expected_weights = next(
+        selection.batches(8, shuffle=False, label="label", weights="exact", collate=collate)
     )
-    same(x, mine)
-    assert y.numpy().tolist() == labels.tolist()
-    assert weights.numpy().tolist() == ours.tolist()
+    check_same(x, expected)
+    assert y.numpy().tolist() == expected_labels.tolist()
+    assert weights.numpy().tolist() == expected_weights.tolist()
     with pytest.raises(UsageError, match="weights= needs label="):
-        few.to_tf(8, label=False, weights="exact")
+        selection.to_tf(8, label=False, weights="exact")
 
 
 def test_to_tf_joins_a_matrix_and_maps_like_batches(ds: Dataset) -> None:
@@ -132,37 +141,37 @@ def test_to_tf_joins_a_matrix_and_maps_like_batches(ds: Dataset) -> None:
         "matrix": ["exact", "maybe", "small", "matrix", "flag"],
         "label": True,
     }
-    doubled: dict[str, Any] = {
+    map_options: dict[str, Any] = {
         **options,
         "map": lambda batch: {"twice": batch[0] * 2, "y": batch[1]},
     }
-    ours, theirs = list(ds.batches(16, **doubled)), ds.to_tf(16, **doubled)
-    assert int(theirs.cardinality()) == len(ours) == 13
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine["twice"].shape[1] == 13
-        assert np.array_equal(mine["twice"], other["twice"].numpy(), equal_nan=True)
-        assert np.array_equal(mine["y"], other["y"].numpy())
-    filled, _ = next(iter(ds.to_tf(ROWS, **options, defaults={"maybe": -1, "flag": True})))
-    known, _ = next(ds.batches(ROWS, **options))
-    assert np.array_equal(filled[:, 1], np.nan_to_num(known[:, 1], nan=-1))
-    assert np.array_equal(filled[:, -1], np.nan_to_num(known[:, -1], nan=1))
+    array_batches, tensor_batches = list(ds.batches(16, **map_options)), ds.to_tf(16, **map_options)
+    assert int(tensor_batches.cardinality()) == len(array_batches) == 13
+    for arrays, tensors in zip(array_batches, tensor_batches, strict=True):
+        assert arrays["twice"].shape[1] == 13
+        assert np.array_equal(arrays["twice"], tensors["twice"].numpy(), equal_nan=True)
+        assert np.array_equal(arrays["y"], tensors["y"].numpy())
+    matrix, _ = next(iter(ds.to_tf(ROWS, **options, defaults={"maybe": -1, "flag": True})))
+    expected, _ = next(ds.batches(ROWS, **options))
+    assert np.array_equal(matrix[:, 1], np.nan_to_num(expected[:, 1], nan=-1))
+    assert np.array_equal(matrix[:, -1], np.nan_to_num(expected[:, -1], nan=1))
     for x, _ in ds.to_tf(None, **options, map=lambda record: (-record[0], record[1])).take(1):
         assert x.shape == (13,)
 
 
 @pytest.mark.sweep
 def test_to_tf_continues_with_the_next_epoch_when_iterated_again(ds: Dataset) -> None:
-    for collate in (ONE_ORDER["bucketed"], ONE_ORDER["packed"]):
+    for collate in (BUCKETED_OR_PACKED["bucketed"], BUCKETED_OR_PACKED["packed"]):
         options: dict[str, Any] = {"shuffle": "window", "seed": 3, "collate": collate}
-        both = [plain(batch["tokens"]) for batch in ds.batches(16, epochs=2, **options)]
-        fed = ds.to_tf(16, label=False, **options)
-        assert [tensor_to_list(batch["tokens"]) for _ in range(2) for batch in fed] == both
-    assert int(ds.to_tf(16, collate=ONE_ORDER["bucketed"]).cardinality()) == 13
-    assert int(fed.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+        expected = [plain(batch["tokens"]) for batch in ds.batches(16, epochs=2, **options)]
+        dataset = ds.to_tf(16, label=False, **options)
+        assert [tensor_to_list(batch["tokens"]) for _ in range(2) for batch in dataset] == expected
+    assert int(ds.to_tf(16, collate=BUCKETED_OR_PACKED["bucketed"]).cardinality()) == 13
+    assert int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"collate": {"tokens": Packed(4)}, "start_step": 3}, "pass a state"),
         ({"decode_images": (8, 8), "channels": 2}, "channels"),
@@ -171,9 +180,8 @@ def test_to_tf_continues_with_the_next_epoch_when_iterated_again(ds: Dataset) ->
         ({"collate": {"tokens": "padded"}, "batch_size": None}, "returns single records"),
     ],
 )
-def test_to_tf_refuses_impossible_options(ds: Dataset, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_to_tf_refuses_impossible_options(
+    ds: Dataset, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         ds.to_tf(**{"batch_size": 8, **options})
-
-
-# Boundaries of a pass over the feature

@@ -1,5 +1,6 @@
-"""`to_tf` follows the schema: dtypes, shapes, ragged and missing values, order, cardinality, and
-damaged shards.
+"""`to_tf` follows the schema, also for ragged and missing values and damaged shards.
+
+Dtypes, shapes, the order and the cardinality follow from the schema and the options.
 """
 
 import gzip
@@ -62,16 +63,18 @@ def test_to_tf_returns_every_feature_with_its_dtype_and_values(out: Path) -> Non
             else feature.dtype
         )
         assert isinstance(value, tf.RaggedTensor) == bool(feature.ragged_rank)
-        found = [row for x, _ in batches for row in tensor_to_list(x[feature.name])]
-        truth = expected(feature, TABLE)
+        values = [row for x, _ in batches for row in tensor_to_list(x[feature.name])]
+        expected_rows = expected(feature, TABLE)
         if feature.ragged_rank:
-            truth = [row or [] for row in truth]
+            expected_rows = [row or [] for row in expected_rows]
         elif not feature.required:
             valid = [row for x, _ in batches for row in tensor_to_list(x[f"{feature.name}/valid"])]
-            assert valid == [row is not None for row in truth]
-            assert all(not row for row, there in zip(found, valid, strict=True) if not there)
-            found = [row if there else None for row, there in zip(found, valid, strict=True)]
-        assert found == truth, feature
+            assert valid == [row is not None for row in expected_rows]
+            assert all(not row for row, is_valid in zip(values, valid, strict=True) if not is_valid)
+            values = [
+                row if is_valid else None for row, is_valid in zip(values, valid, strict=True)
+            ]
+        assert values == expected_rows, feature
     assert [row for _, y in batches for row in tensor_to_list(y)] == TABLE["label"].to_pylist()
     assert batches[0][0]["boxes"].shape.as_list() == [64, None, 4]
     assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
@@ -103,19 +106,19 @@ def test_to_tf_decodes_types_that_tensorflow_cannot(tmp_path: Path) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)).to_tf(
         2, shuffle=False
     )
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():
-            found.setdefault(name, []).extend(tensor_to_list(value))
-    assert found["d"] == [[1.5, 1e-300], [], []]
-    assert found["dd"] == rows["dd"]
-    assert found["u"] == rows["u"]
-    assert found["u1"] == [2**63 - 1, 0, 1]
-    assert found["opt"] == [[1e300, 2], [0, 0], [3, 4]]
-    assert found["opt/valid"] == [True, False, True]
-    assert found["h"] == [[1, 2], [0, 0], [3, 4]]
-    assert found["b"] == [1, 2, 3]
-    assert found["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
+            values.setdefault(name, []).extend(tensor_to_list(value))
+    assert values["d"] == [[1.5, 1e-300], [], []]
+    assert values["dd"] == rows["dd"]
+    assert values["u"] == rows["u"]
+    assert values["u1"] == [2**63 - 1, 0, 1]
+    assert values["opt"] == [[1e300, 2], [0, 0], [3, 4]]
+    assert values["opt/valid"] == [True, False, True]
+    assert values["h"] == [[1, 2], [0, 0], [3, 4]]
+    assert values["b"] == [1, 2, 3]
+    assert values["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
 
 
 def test_to_tf_returns_sequence_examples(tmp_path: Path) -> None:
@@ -191,47 +194,50 @@ def test_to_tf_defaults_replace_masks(out: Path) -> None:
     assert not {"maybe/valid", "flag/valid", "payload/valid", "when/valid"} & set(x)
     with pytest.raises(UsageError, match="variable length"):
         open(out).to_tf(defaults={"tokens": 0})
-    wrong_ones = (
+    cases = (
         ({"mayb": 0}, "did you mean maybe"),
         ({"maybe": "x"}, "can't replace"),
         (["maybe"], "a value by feature"),
     )
-    for wrong, said in wrong_ones:
-        with pytest.raises(UsageError, match=said):
-            open(out).to_tf(defaults=wrong)
+    for invalid, message in cases:
+        with pytest.raises(UsageError, match=message):
+            open(out).to_tf(defaults=invalid)
     with pytest.raises(UsageError, match="start_step is a whole number"):
         open(out).to_tf(start_step=1.5)
 
 
 def test_to_tf_reads_zstd_files(out: Path, tmp_path: Path) -> None:
-    packed = tmp_path / "train.tfrecord.zst"
-    stored = sorted((out / FOLDER).glob("train-*"))
+    archive = tmp_path / "train.tfrecord.zst"
+    files = sorted((out / FOLDER).glob("train-*"))
     shards = b"".join(
-        gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes()
-        for one in stored
+        gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        for file in files
     )
-    packed.write_bytes(pa.compress(shards, codec="zstd", asbytes=True))
-    got, wanted = (
+    archive.write_bytes(pa.compress(shards, codec="zstd", asbytes=True))
+    zstd_batches, original_batches = (
         list(open(path, columns=["id"]).to_tf(64, label=False, shuffle=False))
-        for path in (packed, out)
+        for path in (archive, out)
     )
-    assert [x["id"].numpy().tolist() for x in got] == [x["id"].numpy().tolist() for x in wanted]
+    assert [x["id"].numpy().tolist() for x in zstd_batches] == [
+        x["id"].numpy().tolist() for x in original_batches
+    ]
 
 
 def test_to_tf_raises_on_shortened_or_damaged_shards(out: Path, tmp_path: Path) -> None:
     data = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
     shard = sorted((data / FOLDER).glob("train-00001*"))[0]
     index = np.load(data / FOLDER / "index" / "train-00001.npy")
-    whole = shard.read_bytes()
+    content = shard.read_bytes()
     ds = open(data)
-    fed = ds.to_tf(64)
-    # inside the last header: TensorFlow alone would call this the end
-    shard.write_bytes(whole[: int(index["offset"][-1]) + 5])
+    dataset = ds.to_tf(64)
+    # The file ends inside the last header. TensorFlow alone would treat this as the end of the
+    # records.
+    shard.write_bytes(content[: int(index["offset"][-1]) + 5])
     with pytest.raises(tf.errors.InvalidArgumentError, match=shard.name):
-        list(fed)
+        list(dataset)
     with pytest.raises(DataError, match="has .* bytes"):  # noqa: RUF043
         open(data)
-    shard.write_bytes(whole)
+    shard.write_bytes(content)
     flip_record(data, 3)
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"
@@ -247,13 +253,13 @@ def test_to_tf_has_the_order_and_values_of_batches(out: Path) -> None:
             {"drop_remainder": True},
             {"num_hosts": 2, "host_index": 1, "drop_remainder": True},
         ):
-            fed = ds.to_tf(
+            tensors = ds.to_tf(
                 32, shuffle=mode, seed=3, epochs=2, **window_options(mode, 20_000), **options
             )
-            same = ds.batches(
+            batches = ds.batches(
                 32, shuffle=mode, seed=3, epochs=2, **window_options(mode, 20_000), **options
             )
-            for x, batch in zip(fed, same, strict=True):
+            for x, batch in zip(tensors, batches, strict=True):
                 assert x["id"].numpy().tolist() == batch["id"].tolist()
                 assert x["matrix"].numpy().tolist() == batch["matrix"].tolist()
 
@@ -262,28 +268,28 @@ def test_to_tf_resumes_at_any_step(out: Path) -> None:
     ds = open(out, columns=["id"])
 
     def epochs(**options: Any) -> list[list[list[int]]]:
-        fed = ds.to_tf(64, seed=3, **options)
-        return [[x["id"].numpy().tolist() for x in fed] for _ in range(3)]
+        dataset = ds.to_tf(64, seed=3, **options)
+        return [[x["id"].numpy().tolist() for x in dataset] for _ in range(3)]
 
-    whole = epochs()
-    assert len({tuple(epoch[0]) for epoch in whole}) == 3
+    orders = epochs()
+    assert len({tuple(epoch[0]) for epoch in orders}) == 3
     for step in range(6):
-        behind = [batch for epoch in whole for batch in epoch][step:]
-        again = [batch for epoch in epochs(start_step=step) for batch in epoch]
-        assert again[: len(behind)] == behind
+        remaining = [batch for epoch in orders for batch in epoch][step:]
+        resumed = [batch for epoch in epochs(start_step=step) for batch in epoch]
+        assert resumed[: len(remaining)] == remaining
         assert (
             next(iter(ds.to_tf(64, seed=3, start_step=step, epochs=3)))["id"].numpy().tolist()
-            == behind[0]
+            == remaining[0]
         )
-    state = ds.batches(64, shuffle=True, seed=3)
-    next(state)
-    first = ds.to_tf(64, seed=3, state=state.state())
-    assert [x["id"].numpy().tolist() for x in first] == whole[0][1:]
-    assert [x["id"].numpy().tolist() for x in first] == whole[1]
-    state.close()
+    iterator = ds.batches(64, shuffle=True, seed=3)
+    next(iterator)
+    tensors = ds.to_tf(64, seed=3, state=iterator.state())
+    assert [x["id"].numpy().tolist() for x in tensors] == orders[0][1:]
+    assert [x["id"].numpy().tolist() for x in tensors] == orders[1]
+    iterator.close()
 
 
-LEFT = """
+OPEN_ITERATOR_SCRIPT = """
 import sys, time
 import recordmill
 from recordmill.reader.tensorflow import dataset as face
@@ -300,19 +306,19 @@ next(left)
 
 @pytest.mark.sweep
 def test_process_with_an_open_tf_iterator_ends(out: Path) -> None:
-    subprocess.run([sys.executable, "-c", LEFT, str(out)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", OPEN_ITERATOR_SCRIPT, str(out)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_process_with_open_batches_ends_without_output(out: Path, threads: int) -> None:
-    left = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
-    done = run_python("-c", left, timeout=300)
-    assert (done.stdout, done.stderr) == ("", "")
+    script = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
+    process = run_python("-c", script, timeout=300)
+    assert (process.stdout, process.stderr) == ("", "")
 
 
 @pytest.fixture(scope="module")
 def competition(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set whose label `y` is missing in the split test, as in a competition."""
+    """A data set that lacks the label `y` in split `test`, like a competition."""
     folder = tmp_path_factory.mktemp("competition")
     (folder / "in").mkdir()
     rows = "".join(f"{row}.5,{row % 2},{'' if row == 3 else row}\n" for row in range(20))
@@ -362,8 +368,8 @@ def test_nulls_drop_leaves_out_records_that_lack_any_read_feature(
     assert len(batch["a"]) == 19
     assert {*next(iter(train.to_tf(64, nulls="drop")))} == {*"ayz"}
     assert len(next(train[["a", "y"]].batches(64, nulls="drop"))["a"]) == 20
-    mixed = recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)])
+    mixture = recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)])
     with pytest.raises(UsageError, match="mixed or zipped: filter each of them"):
-        mixed.batches(4, nulls="drop")
+        mixture.batches(4, nulls="drop")
     with pytest.raises(UsageError, match='nulls="masked": must be one of valid, drop'):
         train.to_tf(4, nulls="masked")

@@ -60,26 +60,26 @@ def test_file_with_fewer_records_than_stated_is_an_error(
 
 
 def test_opaque_records_are_returned_as_they_are() -> None:
-    found = parse_records(tf.constant([b"a", b"b"]), None, None, {"record": {}})
-    assert found["record"].numpy().tolist() == [b"a", b"b"]
+    tensors = parse_records(tf.constant([b"a", b"b"]), None, None, {"record": {}})
+    assert tensors["record"].numpy().tolist() == [b"a", b"b"]
 
 
 def test_missing_scalars_are_zero_and_marked() -> None:
     records = [example([("x", feature(INT64, [7]))]), example([])]
-    found = parse_records(
+    tensors = parse_records(
         tf.constant(records),
         {"x": tf.io.RaggedFeature(tf.int64)},
         None,
         {"x": {"dtype": "int64"}},
     )
-    assert found["x"].numpy().tolist() == [7, 0]
-    assert found["x/valid"].numpy().tolist() == [True, False]
+    assert tensors["x"].numpy().tolist() == [7, 0]
+    assert tensors["x/valid"].numpy().tolist() == [True, False]
 
 
 def test_raw_numbers_are_decoded_from_bytes() -> None:
     data = np.arange(6, dtype="<i2").tobytes()
     records = tf.constant([example([("x", feature(BYTES, [data]))])] * 2)
-    parsed = tf.io.parse_example(records, {"x": tf.io.FixedLenFeature([], tf.string)})
-    found = tensor_of("x", parsed, "int16", shape=(2, 3), item_bytes=2)
-    assert found["x"].numpy().tolist() == [[[0, 1, 2], [3, 4, 5]]] * 2
-    assert set(found) == {"x"}
+    features = tf.io.parse_example(records, {"x": tf.io.FixedLenFeature([], tf.string)})
+    tensors = tensor_of("x", features, "int16", shape=(2, 3), item_bytes=2)
+    assert tensors["x"].numpy().tolist() == [[[0, 1, 2], [3, 4, 5]]] * 2
+    assert set(tensors) == {"x"}

@@ -1,5 +1,6 @@
-"""PyTorch's workers yield plain, bucketed, packed or skipping batches in the order of
-`batches()`, also after a kill.
+"""PyTorch's workers yield batches in the order of `batches()`, also after a kill.
+
+The batches are plain, bucketed or packed, or skip records.
 """
 
 import json
@@ -34,6 +35,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
 
 ROWS = 200
+# The records with damaged images. Ten of them follow each other.
 BAD = (
     0,
     7,
@@ -51,12 +53,12 @@ BAD = (
     40,
     120,
     199,
-)  # images that are none, ten of them in a row
+)
 LENGTHS = [int(n) for n in np.random.default_rng(5).gamma(2, 6, ROWS)]
 BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((4, 8, 16), steps=3)}}
 PACKED: dict[str, Any] = {"collate": {"tokens": Packed(80)}}
 SKIP: dict[str, Any] = {"on_bad": "skip", "decode_images": (4, 4)}
-WAYS: list[dict[str, Any]] = [{}, BUCKETED, PACKED, SKIP]
+VARIANTS: list[dict[str, Any]] = [{}, BUCKETED, PACKED, SKIP]
 MODES: list[Any] = [False, "window", "global"]
 pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
 
@@ -89,7 +91,10 @@ def loader(batches: Any, workers: int) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A batch's values, of this library or of PyTorch, as Python's own."""
+    """Returns a batch of this library or of PyTorch as Python values.
+
+    Leaves out the images.
+    """
     if isinstance(value, dict):
         return {name: plain(column) for name, column in value.items() if name != "image"}
     if isinstance(value, RaggedRows):
@@ -98,67 +103,71 @@ def plain(value: Any) -> Any:
     return [row.tolist() for row in value] if hasattr(value, "row_splits") else value.tolist()
 
 
-def all_of(batches: Any) -> list[Any]:
+def plain_batches(batches: Any) -> list[Any]:
     return [plain(batch) for batch in batches]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", MODES)
-@pytest.mark.parametrize("way", [{}, BUCKETED, PACKED])
+@pytest.mark.parametrize("variant", [{}, BUCKETED, PACKED])
 def test_torch_workers_yield_the_batches_of_numpy(
-    ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
+    ds: Dataset, variant: dict[str, Any], shuffle: Any, workers: int
 ) -> None:
     options: dict[str, Any] = {
         "shuffle": shuffle,
         "seed": 5,
         **window_options(shuffle, 2000),
-        **way,
+        **variant,
     }
-    truth = all_of(ds.batches(8, **options, epochs=4))
-    loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
-    assert all_of(loading) + all_of(loading) == truth
-    if way is PACKED:
+    expected = plain_batches(ds.batches(8, **options, epochs=4))
+    batch_loader = DataLoader(
+        ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers
+    )
+    assert plain_batches(batch_loader) + plain_batches(batch_loader) == expected
+    if variant is PACKED:
         with pytest.raises(TypeError, match="packed"):
             len(ds.to_torch(8, **options))
     else:
-        assert len(ds.to_torch(8, **options, epochs=2)) == len(truth) // 2
-    if way is BUCKETED:
-        assert {len(batch["tokens"][0]) for batch in truth} > {4, 8, 16}
+        assert len(ds.to_torch(8, **options, epochs=2)) == len(expected) // 2
+    if variant is BUCKETED:
+        assert {len(batch["tokens"][0]) for batch in expected} > {4, 8, 16}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_stateful_loader_resumes_at_every_step(
-    ds: Dataset, way: dict[str, Any], workers: int
+    ds: Dataset, variant: dict[str, Any], workers: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": "global", "seed": 2, "epochs": 2, **way}
-    running = loader(ds.to_torch(20, **options), workers)
-    truth = all_of(running) + all_of(running)
-    iteration = len(truth) // 2
+    options: dict[str, Any] = {"shuffle": "global", "seed": 2, "epochs": 2, **variant}
+    batch_loader = loader(ds.to_torch(20, **options), workers)
+    expected = plain_batches(batch_loader) + plain_batches(batch_loader)
+    iteration = len(expected) // 2
     for step in range(0, iteration + 1, 1 + 2 * (workers > 0)):
-        begun = loader(ds.to_torch(20, **options), workers)
-        assert all_of(islice(begun, step)) == truth[:step]
-        again = loader(ds.to_torch(20, **options), workers)
-        again.load_state_dict(pickle.loads(pickle.dumps(begun.state_dict())))
-        assert all_of(again) == truth[step:iteration]
-        assert step % 4 or all_of(again) == truth[iteration:]
+        interrupted = loader(ds.to_torch(20, **options), workers)
+        assert plain_batches(islice(interrupted, step)) == expected[:step]
+        resumed = loader(ds.to_torch(20, **options), workers)
+        resumed.load_state_dict(pickle.loads(pickle.dumps(interrupted.state_dict())))
+        assert plain_batches(resumed) == expected[step:iteration]
+        assert step % 4 or plain_batches(resumed) == expected[iteration:]
     if workers == 0:
-        whole = ds.batches(20, **{**options, "epochs": 4})
-        assert truth == all_of(whole)
+        batches = ds.batches(20, **{**options, "epochs": 4})
+        assert expected == plain_batches(batches)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_state_resumes_in_one_process_without_torchdata(ds: Dataset, way: dict[str, Any]) -> None:
-    truth = all_of(ds.batches(16, shuffle=True, seed=2, epochs=2, **way))
-    batches = ds.to_torch(16, shuffle=True, seed=2, **way)
-    reading = iter(batches)
-    for step in range(len(truth) // 2):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_state_resumes_in_one_process_without_torchdata(
+    ds: Dataset, variant: dict[str, Any]
+) -> None:
+    expected = plain_batches(ds.batches(16, shuffle=True, seed=2, epochs=2, **variant))
+    batches = ds.to_torch(16, shuffle=True, seed=2, **variant)
+    iterator = iter(batches)
+    for step in range(len(expected) // 2):
         state = json.loads(json.dumps(batches.state_dict()))
-        again = ds.to_torch(16, shuffle=True, seed=2, **way)
-        again.load_state_dict(state)
-        assert again.state_dict() == state
-        assert all_of(again) + all_of(again) == truth[step:]
-        next(reading)
+        resumed = ds.to_torch(16, shuffle=True, seed=2, **variant)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        assert plain_batches(resumed) + plain_batches(resumed) == expected[step:]
+        next(iterator)
 
 
 @pytest.mark.parametrize("shuffle", MODES)
@@ -172,56 +181,58 @@ def test_skipping_workers_yield_every_usable_record_once(
         **window_options(shuffle, 2000),
         **SKIP,
     }
-    loading = loader(ds.to_torch(8, **options), workers)
+    batch_loader = loader(ds.to_torch(8, **options), workers)
     usable = [row for row in range(ROWS) if row not in BAD]
     for epoch in range(2):
-        found = [batch["id"].tolist() for batch in loading]
-        assert sorted(n for rows in found for n in rows) == usable
-        assert sum(len(rows) < 8 for rows in found) <= workers
+        batches = [batch["id"].tolist() for batch in batch_loader]
+        assert sorted(n for rows in batches for n in rows) == usable
+        assert sum(len(rows) < 8 for rows in batches) <= workers
         if workers == 1:
-            whole = [batch["id"].tolist() for batch in ds.batches(8, **{**options, "epochs": 2})]
-            assert found == whole[epoch * len(found) : (epoch + 1) * len(found)]
-    dropped = [
+            all_batches = [
+                batch["id"].tolist() for batch in ds.batches(8, **{**options, "epochs": 2})
+            ]
+            assert batches == all_batches[epoch * len(batches) : (epoch + 1) * len(batches)]
+    full_batches = [
         batch["id"].tolist()
         for batch in loader(ds.to_torch(8, drop_remainder=True, **options), workers)
     ]
-    assert {len(rows) for rows in dropped} == {8}
+    assert {len(rows) for rows in full_batches} == {8}
     with pytest.raises(TypeError, match="known only at the end"):
         len(ds.to_torch(8, **options))
 
 
 def test_torch_hosts_share_steps(ds: Dataset) -> None:
-    for way in ({}, BUCKETED, PACKED):
+    for variant in ({}, BUCKETED, PACKED):
         options: dict[str, Any] = {
             "shuffle": "global",
             "seed": 1,
             "drop_remainder": True,
             "num_hosts": 2,
-            **way,
+            **variant,
         }
         for host in range(2):
-            truth = all_of(ds.batches(2, host_index=host, **options))
-            assert len(truth) > 4
-            assert all_of(loader(ds.to_torch(2, host_index=host, **options), 2)) == truth
+            expected = plain_batches(ds.batches(2, host_index=host, **options))
+            assert len(expected) > 4
+            assert plain_batches(loader(ds.to_torch(2, host_index=host, **options), 2)) == expected
 
 
 def test_counted_bucketed_steps_resume(ds: Dataset) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 2, **BUCKETED}
-    truth = all_of(ds.batches(16, **options, epochs=2))
+    expected = plain_batches(ds.batches(16, **options, epochs=2))
     batches = ds.to_torch(16, **options)
     for step in (4, 15):
         state = json.loads(json.dumps(batches.state_after(step)))
-        rest = truth[step:] if step > len(truth) // 2 else truth[step : len(truth) // 2]
-        assert all_of(loader(ds.to_torch(16, **options, state=state), 3)) == rest
-        assert all_of(loader(ds.to_torch(16, **options, start_step=step), 2)) == rest
+        rest = expected[step:] if step > len(expected) // 2 else expected[step : len(expected) // 2]
+        assert plain_batches(loader(ds.to_torch(16, **options, state=state), 3)) == rest
+        assert plain_batches(loader(ds.to_torch(16, **options, start_step=step), 2)) == rest
 
 
 def test_impossible_torch_option_or_state_is_refused(ds: Dataset) -> None:
-    for way in (PACKED, SKIP):
+    for variant in (PACKED, SKIP):
         with pytest.raises(UsageError, match=r"pass a (state|`state`)"):
-            ds.to_torch(8, start_step=1, **way)
+            ds.to_torch(8, start_step=1, **variant)
         with pytest.raises(UsageError, match="StatefulDataLoader"):
-            ds.to_torch(8, **way).state_after(3)
+            ds.to_torch(8, **variant).state_after(3)
     with pytest.raises(UsageError, match="num_hosts"):
         ds.to_torch(8, num_hosts=2, host_index=0, **SKIP)
     with pytest.raises(UsageError, match=r"on_bad=.*: must be one of error, skip"):
@@ -282,19 +293,24 @@ main()
 """
 
 
-def killed_and_resumed(
+def run_with_kills(
     script: str, out: Path, folder: Path, kills: tuple[int, ...]
 ) -> dict[int, list[int]]:
-    """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the
-    steps `kills`.
+    """Runs a script again after each kill, and returns the ids of each step.
+
+    The script saves its state, and logs `[step, [ids]]`. Its last argument is the step in which it
+    kills itself, or -1.
+
+    Args:
+        kills: The steps in which the script is killed, before it runs to its end.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     for step in (*kills, -1):
         command = [sys.executable, "-c", script, str(out), str(folder), str(step)]
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
-        assert done.returncode == (0 if step < 0 else -signal.SIGKILL), done.stderr[-2000:]
+        assert process.returncode == (0 if step < 0 else -signal.SIGKILL), process.stderr[-2000:]
     steps: dict[int, list[int]] = {}
     for line in (folder / "log").read_text().splitlines():
         step, ids = json.loads(line)
@@ -309,9 +325,9 @@ def test_killed_training_resumes_with_the_same_batches(tmp_path: Path) -> None:
     ends = []
     for name, kills in (("unbroken", ()), ("killed", (4, 10, 17))):
         (tmp_path / name).mkdir()
-        steps = killed_and_resumed(SCRIPT, out, tmp_path / name, kills)
-        truth = open(out).batches(BATCH, shuffle="global", seed=3, epochs=EPOCHS)
-        assert steps == {step: batch["id"].tolist() for step, batch in enumerate(truth)}
+        steps = run_with_kills(SCRIPT, out, tmp_path / name, kills)
+        expected = open(out).batches(BATCH, shuffle="global", seed=3, epochs=EPOCHS)
+        assert steps == {step: batch["id"].tolist() for step, batch in enumerate(expected)}
         ends.append(torch.load(tmp_path / name / "end.pt"))
     assert all(torch.equal(ends[0][weight], ends[1][weight]) for weight in ends[0])
 
