@@ -66,8 +66,8 @@ def test_compression_is_detected_from_the_first_record_header(tmp_path: Path) ->
     (tmp_path / "text").write_text("no record at all")
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"no record at all"))
     (tmp_path / "short").write_bytes(plain.read_bytes()[:11])
-    found = {name: sniff_compression(str(tmp_path / name)) for name in os.listdir(tmp_path)}
-    assert found == {
+    compressions = {name: sniff_compression(str(tmp_path / name)) for name in os.listdir(tmp_path)}
+    assert compressions == {
         "a": "none",
         "b": "gzip",
         "empty.gz": "gzip",

@@ -1,4 +1,4 @@
-"""Pieces cover a file from its first to its last record, and no piece is larger than requested."""
+"""Pieces cover a file completely, and no piece is larger than requested."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_pieces_of_a_file_without_an_index_are_as_large_as_fits(
     (folder / "a.tfrecord").write_bytes(tfrecord_bytes(bytes(size) for size in sizes))
     (file,) = catalog_files([str(folder / "a.tfrecord")]).files
     pieces = list(cut_by_headers(file, 7, piece_bytes))
-    # The greedy division of the records, one after the other.
+    # The expected pieces are a greedy division of the records in their order.
     expected, start, record = [], 0, 0
     while record < len(sizes):
         count, stop = 0, start
@@ -80,23 +80,23 @@ def test_range_of_bytes_is_resolved_to_the_records_that_begin_in_it(shard: Shard
     assert pieces[0].first_record == 0
     assert sum(piece.records or 0 for piece in pieces) == 300
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
-    known = Piece(0, 0, 10, 0, 1)
-    assert list(resolve([shard], [known])) == [known]
+    resolved = Piece(0, 0, 10, 0, 1)
+    assert list(resolve([shard], [resolved])) == [resolved]
 
 
 def test_damage_of_a_file_without_an_index_is_a_piece_of_its_own(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
     (file,) = catalog_files([str(path)]).files
-    whole = list(cut(file, 0, 1))  # a piece for each record
-    assert len(whole) == 50
-    flip(path, whole[20].start)
+    intact_pieces = list(cut(file, 0, 1))  # a piece for each record
+    assert len(intact_pieces) == 50
+    flip(path, intact_pieces[20].start)
     (file,) = catalog_files([str(path)]).files
     with pytest.raises(DataError, match="record 20, byte"):
         list(cut(file, 0, 1))
     pieces = list(cut(file, 0, 1, lenient=True))
-    assert pieces[:20] == whole[:20]
-    assert pieces[21:] == whole[21:]
-    assert (pieces[20].start, pieces[20].stop) == (whole[20].start, whole[20].stop)
+    assert pieces[:20] == intact_pieces[:20]
+    assert pieces[21:] == intact_pieces[21:]
+    assert (pieces[20].start, pieces[20].stop) == (intact_pieces[20].start, intact_pieces[20].stop)
     assert pieces[20].damage is not None
     assert pieces[20].damage.record == 20
 
@@ -107,5 +107,5 @@ def test_files_are_cut_in_their_order_and_empty_ones_have_no_piece(tmp_path: Pat
             tmp_path / f"{number}.tfrecord"
         ).write_bytes(b"")
     files = catalog_files([str(tmp_path)]).files
-    found = [(piece.file, piece.records) for piece in cut_files(enumerate(files))]
-    assert found == [(0, 3), (2, 5)]
+    result = [(piece.file, piece.records) for piece in cut_files(enumerate(files))]
+    assert result == [(0, 3), (2, 5)]

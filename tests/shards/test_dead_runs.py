@@ -1,4 +1,7 @@
-"""Removal of dead runs touches nothing outside OUT and no folder of a live run."""
+"""The removal of dead runs touches no folder of a live run.
+
+It touches nothing outside OUT.
+"""
 
 import json
 import os
@@ -28,8 +31,8 @@ def out(victim: Path) -> Path:
     return victim.with_name("out")
 
 
-def dead_run(out: Path, name: str = "_run-q") -> Path:
-    """A folder that a run of this machine left."""
+def make_dead_run(out: Path, name: str = "_run-q") -> Path:
+    """Creates a folder like that of a killed run of this machine."""
     run = out / name
     for part in ("data", "runs", "rejects", "spool"):
         (run / part).mkdir(parents=True)
@@ -37,7 +40,7 @@ def dead_run(out: Path, name: str = "_run-q") -> Path:
     return run
 
 
-def whole(victim: Path) -> bool:
+def is_intact(victim: Path) -> bool:
     return (victim / "thesis.tex").read_text() == "mine" and (victim / "data").is_dir()
 
 
@@ -46,20 +49,20 @@ def test_link_is_not_treated_as_a_run_folder(victim: Path, out: Path) -> None:
     assert remove_dead_runs(out) == []
     assert RunFolder.take_over(out / "_run-zz") is None
     RunFolder.create(out).close()
-    assert whole(victim)
+    assert is_intact(victim)
 
 
 @pytest.mark.parametrize("inner", ["data", "rejects", "anything"])
 def test_link_in_a_dead_run_is_removed_and_its_target_stays(
     victim: Path, out: Path, inner: str
 ) -> None:
-    run = dead_run(out)
+    run = make_dead_run(out)
     if inner != "anything":
         (run / inner).rmdir()
     (run / inner).symlink_to(victim)
     assert remove_dead_runs(out) == ["_run-q"]
     assert os.listdir(out) == []
-    assert whole(victim)
+    assert is_intact(victim)
 
 
 def test_summary_of_a_dead_read_that_names_other_folders_is_refused(
@@ -67,24 +70,25 @@ def test_summary_of_a_dead_read_that_names_other_folders_is_refused(
 ) -> None:
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
         for name in ("data/_read.json", "replaced.json"):
-            run = dead_run(out)
+            run = make_dead_run(out)
             (run / "data" / "_read.json").write_text('{"files": []}')
             (run / name).write_text(json.dumps({"files": names}))
             with pytest.raises(UsageError, match="was not written by a read"):
                 begin_publication(out, False)
-            assert whole(victim)
+            assert is_intact(victim)
             shutil.rmtree(run)
 
 
 def test_run_folder_of_a_killed_start_is_removed_later(out: Path) -> None:
-    """Behind its mkdir, and before its lock says whose it is."""
+    """The start was killed after its mkdir, before the lock named its owner."""
     (out / "_run-a").mkdir()
     (out / "_run-b").mkdir()
     (out / "_run-b" / "lock").touch()
     (out / "_run-mine").mkdir()
     (out / "_run-mine" / "thesis.tex").touch()
     RunFolder.create(out).close()
-    assert sorted(os.listdir(out)) == ["_run-b", "_run-mine"]  # another machine's may be alive
+    # _run-b may be a live run of another machine.
+    assert sorted(os.listdir(out)) == ["_run-b", "_run-mine"]
     os.utime(out / "_run-b" / "lock", (1, 1))
     assert remove_dead_runs(out) == ["_run-b"]
 

@@ -1,4 +1,7 @@
-"""Label maps have the class numbers of the records, as the Object Detection API expects."""
+"""Label maps have the class numbers of the records.
+
+The Object Detection API expects these numbers.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Names of shards are formatted and parsed by the same object, and missing shards are found."""
+"""One class formats and parses the names of shards, and missing shards are found."""
 
 import pytest
 from hypothesis import given
@@ -46,9 +46,9 @@ def test_other_name_is_not_the_name_of_a_shard(name: str) -> None:
 
 def test_only_compressed_shards_have_a_member_table() -> None:
     assert not ShardName("train", 3, 4).has_members
-    packed = ShardName("train", 3, 4, "gzip")
-    assert packed.has_members
-    assert (packed.index_name, packed.members_name) == (
+    compressed = ShardName("train", 3, 4, "gzip")
+    assert compressed.has_members
+    assert (compressed.index_name, compressed.members_name) == (
         "train-00003.npy",
         "train-00003.members.npy",
     )

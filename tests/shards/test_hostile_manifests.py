@@ -1,5 +1,6 @@
-"""A hostile manifest is refused in one sentence with file and field, and nothing outside OUT is
-touched.
+"""A hostile manifest is refused in one sentence with the file and the field.
+
+Nothing outside OUT is touched.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ PART = ("parts", 0)
 SHARD = (*PART, "splits", "train", 0)
 Path_ = tuple[Any, ...]
 
-BAD: dict[str, tuple[Path_, Any]] = {  # name: (the field, its value)
+BAD: dict[str, tuple[Path_, Any]] = {  # by name: the field, and its value
     "name is a number": (("name",), 5),
     "name of several lines": (("name",), "a\nb"),
     "options are a list": (("options",), []),
@@ -99,18 +100,18 @@ RAW: dict[str, bytes] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
     return write_data_set(root / "set", {"train": mixed_rows(12), "test": mixed_rows(3)}, shards=2)
 
 
 @pytest.fixture
-def out(whole: Path, tmp_path: Path) -> Path:
+def out(intact_set: Path, tmp_path: Path) -> Path:
     """A data set with a neighbour that nothing may touch."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "thesis.tex").write_text("mine")
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
-    return Path(shutil.copytree(whole, tmp_path / "deep" / "out"))
+    return Path(shutil.copytree(intact_set, tmp_path / "deep" / "out"))
 
 
 def edit(out: Path, field: Path_, value: Any) -> None:
@@ -127,10 +128,10 @@ def edit(out: Path, field: Path_, value: Any) -> None:
 
 
 def commands(out: Path) -> dict[str, list[str]]:
-    beside = out.parents[1]
+    parent = out.parents[1]
     return {
-        "build": ["build", str(beside / "rows.csv"), "--out", str(out), "--overwrite", "--quiet"],
-        "read": ["read", str(out), "--to", "npy", "--out", str(beside / "table"), "--quiet"],
+        "build": ["build", str(parent / "rows.csv"), "--out", str(out), "--overwrite", "--quiet"],
+        "read": ["read", str(out), "--to", "npy", "--out", str(parent / "table"), "--quiet"],
         "head": ["head", str(out)],
         "inspect": ["inspect", str(out), "--quiet"],
         "verify": ["verify", str(out), "--quiet"],
@@ -138,16 +139,19 @@ def commands(out: Path) -> dict[str, list[str]]:
 
 
 def check_one_sentence(out: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says what is wrong in one line that names the manifest, and touches nothing."""
-    before = {path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()}
+    """Checks that the command prints an error of one line that names the manifest.
+
+    The command must not change any file.
+    """
+    old_files = {path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()}
     assert main(commands(out)[command]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"recordmill: error: {out}/_manifests/00000001.json: "), said
-    assert said.count("\n") == 1
-    assert len(said) < 1000
+    message = capsys.readouterr().err
+    assert message.startswith(f"recordmill: error: {out}/_manifests/00000001.json: "), message
+    assert message.count("\n") == 1
+    assert len(message) < 1000
     assert {
         path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()
-    } == before
+    } == old_files
 
 
 @pytest.mark.parametrize("command", ["build", "read", "head", "inspect", "verify"])
@@ -165,19 +169,21 @@ def test_every_command_refuses_a_hostile_manifest_in_one_sentence(
 
 
 @pytest.mark.parametrize("case", [*BAD, *RAW])
-def test_manifest_that_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str) -> None:
-    """All commands load the manifest by this."""
+def test_manifest_that_no_build_writes_is_refused(
+    intact_set: Path, tmp_path: Path, case: str
+) -> None:
+    """All commands load the manifest with `catalog_inputs`."""
     out = tmp_path / "out"
-    shutil.copytree(whole / "_manifests", out / "_manifests")
-    shutil.copytree(whole / FOLDER, out / FOLDER)
+    shutil.copytree(intact_set / "_manifests", out / "_manifests")
+    shutil.copytree(intact_set / FOLDER, out / FOLDER)
     if case in RAW:
         (out / "_manifests" / "00000001.json").write_bytes(RAW[case])
     else:
         edit(out, *BAD[case])
-    with pytest.raises(DataError, match=r"/out/_manifests/00000001\.json: ") as caught:
+    with pytest.raises(DataError, match=r"/out/_manifests/00000001\.json: ") as error:
         catalog_inputs(str(out))
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
 
 
 def test_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
@@ -188,7 +194,10 @@ def test_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
 
 
 def test_many_repeated_keys_are_refused_quickly() -> None:
-    """They were counted once for each key: 16 s for 430 kB, and for this a day."""
+    """The parser once counted all keys again for each key.
+
+    That took 16 s for 430 kB, and would take a day for this document.
+    """
     keys = [f'"{number}": 0' for number in range(300_000)]
     with pytest.raises(DataError, match="the key '0' occurs twice"):
         parse_json("{" + ", ".join([*keys, *keys]) + "}", "a")
@@ -217,7 +226,7 @@ VALUES = st.recursive(
 )
 
 
-def places(value: Any, at: Path_ = ()) -> list[Path_]:
+def field_paths(value: Any, prefix: Path_ = ()) -> list[Path_]:
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -225,14 +234,17 @@ def places(value: Any, at: Path_ = ()) -> list[Path_]:
         if isinstance(value, list)
         else ()
     )
-    return [at, *(place for key, item in inner for place in places(item, (*at, key)))]
+    return [
+        prefix,
+        *(field_path for key, item in inner for field_path in field_paths(item, (*prefix, key))),
+    ]
 
 
-def use(out: Path) -> None:
-    """What the commands do with a data set, in this process."""
-    opened = recordmill.open(out)
-    opened.to_table()
-    opened.head(2)
+def use_data_set(out: Path) -> None:
+    """Uses a data set like the commands do, in this process."""
+    dataset = recordmill.open(out)
+    dataset.to_table()
+    dataset.head(2)
     recordmill.verify(out)
 
 
@@ -240,33 +252,33 @@ def use(out: Path) -> None:
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_manifest_is_used_or_refused(
-    whole: Path, tmp_path: Path, data: st.DataObject
+    intact_set: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     out = tmp_path / "out"
     if not out.exists():
-        shutil.copytree(whole, out)
-    document = json.loads((whole / "_manifests" / "00000001.json").read_text())
+        shutil.copytree(intact_set, out)
+    document = json.loads((intact_set / "_manifests" / "00000001.json").read_text())
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.sampled_from(places(document)[1:]))
+        field_path = data.draw(st.sampled_from(field_paths(document)[1:]))
         inner = document
-        for key in place[:-1]:
+        for key in field_path[:-1]:
             inner = inner[key]
-        inner[place[-1]] = data.draw(VALUES)
+        inner[field_path[-1]] = data.draw(VALUES)
     (out / "_manifests" / "00000001.json").write_text(json.dumps(document))
     with contextlib.suppress(RecordmillError):
-        use(out)
+        use_data_set(out)
 
 
 @given(data=st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_index_gives_the_right_records_or_an_error(
-    whole: Path, tmp_path: Path, data: st.DataObject
+    intact_set: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     out = tmp_path / "out"
     if not out.exists():
-        shutil.copytree(whole, out)
+        shutil.copytree(intact_set, out)
     name = Path(FOLDER, "index", "train-00000.npy")
-    table = np.load(whole / name).copy()
+    table = np.load(intact_set / name).copy()
     for _ in range(data.draw(st.integers(1, 3))):
         row, field = (
             data.draw(st.integers(0, len(table) - 1)),
@@ -275,39 +287,39 @@ def test_changed_index_gives_the_right_records_or_an_error(
         values = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 4000)
         table[field][row] = data.draw(values) % 2**64 if field == "key" else data.draw(values)
     np.save(out / name, table)
-    if np.array_equal(table, np.load(whole / name)):
+    if np.array_equal(table, np.load(intact_set / name)):
         return
-    opened = recordmill.open(out)
+    dataset = recordmill.open(out)
     expected = mixed_rows(12).to_pylist()
-    for ask in (
-        lambda: opened.to_table().to_pylist()[:12] == expected,
-        lambda: opened.take([5, 3, 0]).to_pylist() == [expected[i] for i in (5, 3, 0)],
-        lambda: opened[2]["id"] == 2,
+    for check in (
+        lambda: dataset.to_table().to_pylist()[:12] == expected,
+        lambda: dataset.take([5, 3, 0]).to_pylist() == [expected[i] for i in (5, 3, 0)],
+        lambda: dataset[2]["id"] == 2,
     ):
         try:
-            assert ask()
+            assert check()
         except DataError:
             continue
     assert recordmill.verify(out) != []
 
 
 def test_member_table_with_huge_sizes_costs_no_memory(tmp_path: Path) -> None:
-    """The manifest is fitted to it, up to what so many bytes can hold."""
+    """The size in the manifest is the largest possible content of the compressed file."""
     out = write_data_set(tmp_path / "set", {"train": mixed_rows(300)}, shards=1, compression="gzip")
-    most = find_codec("gzip").max_content_bytes(
+    max_bytes = find_codec("gzip").max_content_bytes(
         (out / FOLDER / "train-00000-of-00001.tfrecord.gz").stat().st_size
     )
     path = out / FOLDER / "index" / "train-00000.npy"
     index = np.load(path)
-    index["length"][-1] += most - (index["offset"][-1] + index["length"][-1] + 16)
+    index["length"][-1] += max_bytes - (index["offset"][-1] + index["length"][-1] + 16)
     np.save(path, index)
-    edit(out, (*SHARD, "framed_bytes"), most)
+    edit(out, (*SHARD, "framed_bytes"), max_bytes)
     tracemalloc.start()
     with pytest.raises(DataError, match="can't hold them"):
         recordmill.open(out).to_table()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 32 << 20 < most
+    assert peak < 32 << 20 < max_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Pieces from a few entries of an index equal those from all entries, and damage is reported."""
+"""A few entries of an index yield the same pieces as all entries.
+
+Damage of an index is reported.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -9,7 +12,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
 from hypothesis import strategies as st
 from kit.store_server import Store
 
@@ -29,9 +31,7 @@ from recordmill.shards.index import (
 )
 from recordmill.shards.pieces import Piece
 
-LENGTHS = some.lists(
-    some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200
-)
+LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 5000)), min_size=1, max_size=200)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def few_entries() -> Iterator[None]:
         yield
 
 
-def cut(
+def cut_range(
     offsets: RecordOffsets, piece_bytes: int, low: int, high: int, begins: object = None
 ) -> list[Piece]:
     offsets.prefetch([*range(low + piece_bytes, high, piece_bytes)])
@@ -53,7 +53,7 @@ def cut(
     return list(cut_records(offsets, 3, *ends, piece_bytes=piece_bytes, begins=begins))  # type: ignore[arg-type]
 
 
-def made(lengths: list[int]) -> Index:
+def make_index_of(lengths: list[int]) -> Index:
     frames = np.array(lengths, np.int64) + INDEX_FRAME_BYTES
     return make_index(frames, np.arange(len(lengths), dtype=np.uint64))
 
@@ -62,53 +62,53 @@ def content(index: Index) -> bytes:
     return make_npy_header(INDEX_DTYPE, (len(index),)) + index.tobytes()
 
 
-@given(LENGTHS, some.integers(1, 3000))
+@given(LENGTHS, st.integers(1, 3000))
 def test_pieces_of_a_partial_index_equal_those_of_the_complete_index(
     path: Path, lengths: list[int], piece_bytes: int
 ) -> None:
-    index = made(lengths)
+    index = make_index_of(lengths)
     path.write_bytes(content(index))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
-    expected = cut(MappedIndex(index, "x", end), piece_bytes, 0, end)
-    assert cut(PartialIndex(str(path), len(index), end), piece_bytes, 0, end) == expected
+    expected = cut_range(MappedIndex(index, "x", end), piece_bytes, 0, end)
+    assert cut_range(PartialIndex(str(path), len(index), end), piece_bytes, 0, end) == expected
     assert expected[-1].stop == end
 
 
-@given(
-    LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans()
-)
+@given(LENGTHS, st.integers(1, 3000), st.lists(st.integers(0, 5000), max_size=4), st.booleans())
 def test_pieces_hold_each_record_once(
-    path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
+    path: Path, lengths: list[int], piece_bytes: int, positions: list[int], has_members: bool
 ) -> None:
-    index = made(lengths)
+    index = make_index_of(lengths)
     path.write_bytes(content(index))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
-    bounds = [0, *sorted(min(cut, end) for cut in cuts), end]
-    begins = np.ascontiguousarray(index["offset"])[::3] if members else None
-    found = []
-    for within in itertools.pairwise(bounds):
-        pieces = cut(MappedIndex(index, "x", end), piece_bytes, *within, begins)
+    bounds = [0, *sorted(min(position, end) for position in positions), end]
+    begins = np.ascontiguousarray(index["offset"])[::3] if has_members else None
+    all_pieces = []
+    for limits in itertools.pairwise(bounds):
+        pieces = cut_range(MappedIndex(index, "x", end), piece_bytes, *limits, begins)
         assert all(
-            within[0] <= int(index["offset"][piece.first_record]) < within[1] for piece in pieces
+            limits[0] <= int(index["offset"][piece.first_record]) < limits[1] for piece in pieces
         )
-        if not members:
-            assert cut(PartialIndex(str(path), len(index), end), piece_bytes, *within) == pieces
-        found += pieces
-    assert [piece.start for piece in found] == [0, *(piece.stop for piece in found[:-1])]
+        if not has_members:
+            assert (
+                cut_range(PartialIndex(str(path), len(index), end), piece_bytes, *limits) == pieces
+            )
+        all_pieces += pieces
+    assert [piece.start for piece in all_pieces] == [0, *(piece.stop for piece in all_pieces[:-1])]
     records = [
         range(piece.first_record or 0, (piece.first_record or 0) + (piece.records or 0))
-        for piece in found
+        for piece in all_pieces
     ]
     assert list(itertools.chain.from_iterable(records)) == list(range(len(lengths)))
-    assert found[-1].stop == end
+    assert all_pieces[-1].stop == end
 
 
-@given(LENGTHS, some.integers(1, 3000), some.data())
+@given(LENGTHS, st.integers(1, 3000), st.data())
 def test_damaged_index_gives_an_error_or_pieces_of_the_shard(
-    path: Path, lengths: list[int], piece_bytes: int, draw: some.DataObject
+    path: Path, lengths: list[int], piece_bytes: int, choices: st.DataObject
 ) -> None:
-    data = bytearray(content(made(lengths)))
-    data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
+    data = bytearray(content(make_index_of(lengths)))
+    data[choices.draw(st.integers(0, len(data) - 1))] ^= 1 << choices.draw(st.integers(0, 7))
     path.write_bytes(data)
     check_pieces_or_error(
         path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
@@ -117,7 +117,7 @@ def test_damaged_index_gives_an_error_or_pieces_of_the_shard(
 
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
     try:
-        pieces = cut(PartialIndex(str(path), len(lengths), end), piece_bytes, 0, end)
+        pieces = cut_range(PartialIndex(str(path), len(lengths), end), piece_bytes, 0, end)
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
@@ -133,26 +133,29 @@ def test_every_flipped_bit_of_an_index_gives_an_error_or_pieces_of_the_shard(
     path: Path, piece_bytes: int
 ) -> None:
     lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]
-    whole, end = content(made(lengths)), sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
-    for bit in range(len(whole) * 8):
-        data = bytearray(whole)
+    intact_content, end = (
+        content(make_index_of(lengths)),
+        sum(lengths) + INDEX_FRAME_BYTES * len(lengths),
+    )
+    for bit in range(len(intact_content) * 8):
+        data = bytearray(intact_content)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
         check_pieces_or_error(path, lengths, piece_bytes, end)
 
 
 def test_one_record_of_a_damaged_index_has_the_place_or_error_of_many() -> None:
-    whole, end = made([0, 19, 36]), 55 + 3 * INDEX_FRAME_BYTES
+    intact_index, end = make_index_of([0, 19, 36]), 55 + 3 * INDEX_FRAME_BYTES
     outcomes = set()
-    for bit in range(len(whole.tobytes()) * 8):
-        data = bytearray(whole.tobytes())
+    for bit in range(len(intact_index.tobytes()) * 8):
+        data = bytearray(intact_index.tobytes())
         data[bit // 8] ^= 1 << bit % 8
         index = MappedIndex(np.frombuffer(data, INDEX_DTYPE), "x", end)
-        for record in range(len(whole)):
-            one = place_or_error(index.locate_one, record)
-            many = place_or_error(index.locate, np.array([record]))
-            assert one == many
-            outcomes.add(type(one))
+        for record in range(len(intact_index)):
+            single_result = place_or_error(index.locate_one, record)
+            batch_result = place_or_error(index.locate, np.array([record]))
+            assert single_result == batch_result
+            outcomes.add(type(single_result))
     assert outcomes == {str, tuple}
 
 
@@ -165,17 +168,19 @@ def place_or_error(locate: Callable[[Any], tuple[Any, Any]], record: Any) -> obj
 
 
 def test_little_of_an_index_in_a_store_is_read(store: Store) -> None:
-    index = made([100] * 5000)
+    index = make_index_of([100] * 5000)
     uri, end = store.put("index.npy", content(index)), 116 * 5000
-    far = PartialIndex(uri, 5000, end)
-    assert cut(far, 50_000, 0, end) == cut(MappedIndex(index, "x", end), 50_000, 0, end)
-    assert sum(map(len, far._blocks.values())) < 250
-    for wrong, said in (
+    remote_index = PartialIndex(uri, 5000, end)
+    assert cut_range(remote_index, 50_000, 0, end) == cut_range(
+        MappedIndex(index, "x", end), 50_000, 0, end
+    )
+    assert sum(map(len, remote_index._blocks.values())) < 250
+    for bad_uri, message in (
         (store.put("no.npy", b"x" * len(content(index))), "is not an index"),
         (f"{uri}x", "is missing"),
     ):
-        with pytest.raises(DataError, match=said):
-            cut(PartialIndex(wrong, 5000, end), 50_000, 0, end)
+        with pytest.raises(DataError, match=message):
+            cut_range(PartialIndex(bad_uri, 5000, end), 50_000, 0, end)
     for records in (9000, 5):
         with pytest.raises(DataError, match=f"another length than one of the {records} records"):
             PartialIndex(uri, records, end)

@@ -1,4 +1,4 @@
-"""Many shards are read together, with the records and errors of reading them one by one."""
+"""Shards that are read together return the same records and errors as single shards."""
 
 import os
 from pathlib import Path
@@ -29,8 +29,8 @@ def _build(out: Path, records: int = _RECORDS, shards: int = _SHARDS) -> Path:
 
 
 def _open_one_by_one(out: Path, patch: pytest.MonkeyPatch) -> recordmill.Dataset:
-    with patch.context() as patched:
-        patched.setattr(joined_shards, "MIN_SHARDS", _SHARDS + 1)
+    with patch.context() as context:
+        context.setattr(joined_shards, "MIN_SHARDS", _SHARDS + 1)
         dataset = recordmill.open(out)
     assert dataset.files._joined is None
     return dataset
@@ -58,8 +58,8 @@ def test_joined_shards_have_the_records_of_one_by_one(
     ]
     assert joined.to_table().equals(separate.to_table())
     assert joined.to_table(77, 2001).equals(separate.to_table(77, 2001))
-    some = "id % 7 = 3"
-    assert joined.filter(some).to_table().equals(separate.filter(some).to_table())
+    condition = "id % 7 = 3"
+    assert joined.filter(condition).to_table().equals(separate.filter(condition).to_table())
     for shuffle in (False, "window", "global"):
         batches = [
             [batch["id"].tolist() for batch in dataset.batches(64, shuffle=shuffle, seed=2)]
@@ -117,7 +117,7 @@ def test_damage_in_a_shard_is_reported_with_its_file_and_record(
     flip(shard, int(offset) + 14)
     dataset = recordmill.open(out)
     number = int(dataset.files.ends[6]) + record
-    for read in (
+    for call in (
         lambda: dataset.records.take(np.arange(400)),
         lambda: dataset.records.take(np.append(np.arange(0, number, 2), number)),
         lambda: dataset[number],
@@ -129,35 +129,35 @@ def test_damage_in_a_shard_is_reported_with_its_file_and_record(
         lambda: list(dataset.batches(64, shuffle="global")),
     ):
         with pytest.raises(DataError, match=f"record {record}, byte {offset}: CRC") as error:
-            read()
+            call()
         assert error.value.source == str(shard)
-    skipped = dataset.batches(400, shuffle=False, on_bad="skip", drop_remainder=False)
-    assert sum(len(batch["id"]) for batch in skipped) == 399
+    batches = dataset.batches(400, shuffle=False, on_bad="skip", drop_remainder=False)
+    assert sum(len(batch["id"]) for batch in batches) == 399
 
 
 def test_missing_shard_and_missing_index_are_reported_with_their_paths(tmp_path: Path) -> None:
     out = _build(tmp_path / "out", 400, 20)
     shard = _shard_path(out, 7)
-    first = int(recordmill.open(out).files.ends[6])
+    first_number = int(recordmill.open(out).files.ends[6])
     dataset = recordmill.open(out)
     (index,) = (shard.parent / "index").glob("*-00007*.npy")
-    hidden = index.rename(tmp_path / "hidden.npy")
-    for read in (lambda: dataset[first], lambda: dataset.records.take([0, first])):
+    hidden_index = index.rename(tmp_path / "hidden.npy")
+    for call in (lambda: dataset[first_number], lambda: dataset.records.take([0, first_number])):
         with pytest.raises(DataError) as error:
-            read()
+            call()
         assert error.value.source == str(index)
     # The other shards, and all records in order, need no index of this shard.
-    assert dataset.records.take([0, first - 1]).num_rows == 2
+    assert dataset.records.take([0, first_number - 1]).num_rows == 2
     assert dataset.to_table().num_rows == 400
-    hidden.rename(index)
+    hidden_index.rename(index)
     shard.unlink()
-    for read in (
-        lambda: dataset[first],
-        lambda: dataset.records.take([0, first]),
+    for call in (
+        lambda: dataset[first_number],
+        lambda: dataset.records.take([0, first_number]),
         lambda: dataset.to_table(),
     ):
         with pytest.raises(DataError) as error:
-            read()
+            call()
         assert error.value.source == str(shard)
 
 
@@ -168,8 +168,8 @@ def test_index_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     entries = np.load(index)
     entries["length"][3] += 1
     np.save(index, entries)
-    first = int(recordmill.open(out).files.ends[6])
-    for number in (first + 3, [0, first + 3]):
+    first_number = int(recordmill.open(out).files.ends[6])
+    for number in (first_number + 3, [0, first_number + 3]):
         with pytest.raises(
             DataError, match=r"record 3: offset \d+, length \d+: not where"
         ) as error:

@@ -1,5 +1,6 @@
-"""Every command reports TFRecord files whose record counts differ from the `dataset_info.json`
-beside them.
+"""Every command reports record counts that differ from `dataset_info.json`.
+
+This file is next to the TFRecord files.
 """
 
 import json
@@ -34,9 +35,12 @@ def write_lengths(folder: Path, lengths: list[int]) -> None:
     (folder / "dataset_info.json").write_text(json.dumps({"splits": [split]}))
 
 
-def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What each command, and `open`, say about the folder."""
-    said = []
+def collect_outputs(folder: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Returns the output of each command about a folder.
+
+    The last text has the warnings of `open`.
+    """
+    outputs = []
     for command in (
         ["inspect", str(folder)],
         ["inspect", str(folder), "--max-rejects", "1"],
@@ -47,8 +51,8 @@ def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str])
     ):
         code = run(command)
         captured = capsys.readouterr()
-        # verify puts a colon after the path
-        said.append(
+        # `verify` prints a colon after the path.
+        outputs.append(
             " ".join(
                 (captured.out + captured.err)
                 .replace(": is ", " is ")
@@ -56,38 +60,42 @@ def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str])
                 .split()
             )
         )
-        assert code == (command[0] == "verify" and "nothing is wrong" not in said[-1])
-    with warnings.catch_warnings(record=True) as caught:
+        assert code == (command[0] == "verify" and "nothing is wrong" not in outputs[-1])
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         len(recordmill.open(folder))
-    said.append("; ".join(str(one.message) for one in caught if one.category is DataWarning))
-    return said
+    outputs.append(
+        "; ".join(str(message.message) for message in messages if message.category is DataWarning)
+    )
+    return outputs
 
 
 def test_complete_data_set_gives_no_note(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = said_everywhere(folder, tmp_path / "to", capsys)
-    assert not [text for text in said if "absent" in text or "dataset_info.json lists" in text]
-    assert said[-1] == ""
+    outputs = collect_outputs(folder, tmp_path / "to", capsys)
+    assert not [text for text in outputs if "absent" in text or "dataset_info.json lists" in text]
+    assert outputs[-1] == ""
 
 
 def test_record_count_that_differs_from_dataset_info_is_reported_everywhere(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lengths(folder, [3, 9, 5])
-    *others, read, verify, opened = said_everywhere(folder, tmp_path / "to", capsys)
-    for text in (*others, verify, opened):
+    *other_outputs, read_output, verify_output, open_output = collect_outputs(
+        folder, tmp_path / "to", capsys
+    )
+    for text in (*other_outputs, verify_output, open_output):
         assert "flowers-train.tfrecord-00001-of-00003" in text
         assert "has 4 records, but dataset_info.json lists 9" in text
-    assert "split 'train' has 12 records, but dataset_info.json lists 17" in read
+    assert "split 'train' has 12 records, but dataset_info.json lists 17" in read_output
 
 
 def test_shard_count_that_differs_from_dataset_info_is_reported_everywhere(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lengths(folder, [6, 6])
-    for text in said_everywhere(folder, tmp_path / "to", capsys):
+    for text in collect_outputs(folder, tmp_path / "to", capsys):
         assert "dataset_info.json lists 2 shards of split 'train'" in text
 
 

@@ -1,4 +1,7 @@
-"""A manifest keeps its content, and only one that a build could have written is loaded."""
+"""A manifest keeps its content in a round trip.
+
+Only a manifest that a build could have written is loaded.
+"""
 
 import os
 from dataclasses import replace
@@ -30,7 +33,7 @@ def test_manifest_survives_a_round_trip_and_later_formats_are_refused(tmp_path: 
     )
     with pytest.raises(DataError, match="format version 4"):
         Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  4,'))
-    for broken in (
+    for invalid in (
         "",
         "[]",
         "{}",
@@ -38,7 +41,7 @@ def test_manifest_survives_a_round_trip_and_later_formats_are_refused(tmp_path: 
         text.replace('"parts"', '"bits"'),
     ):
         with pytest.raises(DataError, match=r"^manifest: "):
-            Manifest.from_json(broken)
+            Manifest.from_json(invalid)
     with pytest.raises(DataError, match="holds no data set"):
         load_manifest(tmp_path / "nothing")
 
@@ -52,17 +55,17 @@ def test_shards_are_listed_split_by_split_in_the_order_of_parts(tmp_path: Path) 
         replace(part, splits={"test": (test,), "train": (info,)}),
         replace(part, folder="data-2", splits={"train": (info,), "dev": ()}),
     )
-    grown = replace(manifest, parts=parts)
-    assert grown.splits == ("test", "train", "dev")
-    assert [(split, part.folder) for split, part, _ in grown.shards()] == [
+    extended = replace(manifest, parts=parts)
+    assert extended.splits == ("test", "train", "dev")
+    assert [(split, part.folder) for split, part, _ in extended.shards()] == [
         ("test", parts[0].folder),
         ("train", parts[0].folder),
         ("train", "data-2"),
     ]
-    assert grown.records == {"test": 3, "train": 2, "dev": 0}
-    assert grown.shard_counts == {"test": 1, "train": 2, "dev": 0}
-    assert grown.size_bytes == 3 * info.bytes
-    assert (grown.transform_folder, grown.statistics_folder) == (parts[0].folder, "data-2")
+    assert extended.records == {"test": 3, "train": 2, "dev": 0}
+    assert extended.shard_counts == {"test": 1, "train": 2, "dev": 0}
+    assert extended.size_bytes == 3 * info.bytes
+    assert (extended.transform_folder, extended.statistics_folder) == (parts[0].folder, "data-2")
 
 
 def test_newest_generation_is_loaded_and_others_by_their_number(tmp_path: Path) -> None:
@@ -114,12 +117,12 @@ def test_statistics_with_another_digest_than_in_the_manifest_are_refused(tmp_pat
     manifest = build(tmp_path, b"1", 0)
     assert read_statistics(manifest, tmp_path) is None
     entry = {"name": "statistics.pb", "bytes": 3, "digest": f"blake3:{0:064x}"}
-    changed = replace(manifest, statistics={"file": entry})
+    changed_manifest = replace(manifest, statistics={"file": entry})
     with pytest.raises(DataError, match=r"statistics\.pb: is missing; the manifest names it"):
-        read_statistics(changed, tmp_path)
+        read_statistics(changed_manifest, tmp_path)
     (tmp_path / manifest.statistics_folder / "statistics.pb").write_bytes(b"abc")
     with pytest.raises(DataError, match="differs from the manifest: it has another digest"):
-        read_statistics(changed, tmp_path)
+        read_statistics(changed_manifest, tmp_path)
 
 
 def _with_shard(manifest: Manifest, **fields: object) -> Manifest:
@@ -155,9 +158,9 @@ def test_manifest_without_parts_or_with_a_repeated_folder_is_refused(tmp_path: P
     manifest = build(tmp_path, b"x", 0)
     with pytest.raises(DataError, match="parts: is empty"):
         Manifest.from_json(replace(manifest, parts=()).to_json())
-    twice = replace(manifest, parts=manifest.parts * 2)
+    repeated = replace(manifest, parts=manifest.parts * 2)
     with pytest.raises(DataError, match=r"parts\[1\]\.folder: is .* which another part has"):
-        Manifest.from_json(twice.to_json())
+        Manifest.from_json(repeated.to_json())
 
 
 def test_name_that_no_build_gave_a_shard_is_an_error() -> None:

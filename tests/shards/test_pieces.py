@@ -1,4 +1,7 @@
-"""Pieces are read with checked records, and what an index, a file or a member lacks is reported."""
+"""Pieces are read with checked records.
+
+Damaged, changed and truncated files and indexes are reported.
+"""
 
 import gzip
 import os
@@ -44,38 +47,38 @@ def shard(request: pytest.FixtureRequest, tmp_path: Path) -> ShardFile:
 def stream_file(tmp_path: Path) -> ShardFile:
     """A compressed file without an index."""
     path = plain_file(tmp_path / "a.tfrecord", 200)
-    packed = tmp_path / "a.tfrecord.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
+    compressed = tmp_path / "a.tfrecord.gz"
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
-    return catalog_files([str(packed)]).files[0]
+    return catalog_files([str(compressed)]).files[0]
 
 
 def test_reads_stop_after_the_piece_that_has_the_limit(shard: ShardFile) -> None:
     pieces = list(cut(shard, 0, 2000))
     assert len(pieces) > 5
-    first = pieces[0].records or 0
+    count = pieces[0].records or 0
     assert len(list(iter_piece_reads([shard], pieces, limit=0))) == 0
-    assert len(list(iter_piece_reads([shard], pieces, limit=first))) == 1
-    assert len(list(iter_piece_reads([shard], pieces, limit=first + 1))) == 2
+    assert len(list(iter_piece_reads([shard], pieces, limit=count))) == 1
+    assert len(list(iter_piece_reads([shard], pieces, limit=count + 1))) == 2
     assert len(list(iter_piece_reads([shard], pieces))) == len(pieces)
 
 
 def test_stream_ends_at_exactly_the_limit(stream_file: ShardFile) -> None:
     reads = iter_piece_reads([stream_file], [Piece(0, 0, None)], limit=13)
-    assert sum(read().records for read in reads) == 13
+    assert sum(call().records for call in reads) == 13
 
 
 def test_too_large_record_becomes_damage_and_is_not_read(shard: ShardFile) -> None:
     pieces = list(cut(shard, 0, 1)) if shard.codec.is_plain else list(cut(shard, 0, 2000))
     largest = max(piece.size_bytes for piece in pieces)
-    # What is too large is the only record of its piece.
+    # A record that is too large is the only one of its piece.
     reads = iter_piece_reads(
         [shard], pieces, refuse=lambda size: "too large" if size >= largest else ""
     )
-    frames = [read() for read in reads]
+    frames = [call() for call in reads]
     damage = [damage for part in frames for damage in part.damage]
-    assert {one.kind for one in damage} == {"memory"}
-    assert {one.size_bytes for one in damage} == {largest}
+    assert {item.kind for item in damage} == {"memory"}
+    assert {item.size_bytes for item in damage} == {largest}
     assert [len(part) for part, piece in zip(frames, pieces, strict=True)] == [
         0 if piece.size_bytes == largest else piece.records for piece in pieces
     ]
@@ -87,11 +90,11 @@ def test_too_large_record_of_a_stream_becomes_damage(stream_file: ShardFile) -> 
     reads = iter_piece_reads(
         [stream_file], [Piece(0, 0, None)], refuse=lambda size: "no" if size >= largest else ""
     )
-    (found,) = [read() for read in reads]
-    (damage,) = found.damage
+    (result,) = [call() for call in reads]
+    (damage,) = result.damage
     assert damage.record == int(np.argmax(frames.lengths))
-    assert len(found) == 199
-    assert damage.record not in found.numbers
+    assert len(result) == 199
+    assert damage.record not in result.numbers
 
 
 def test_index_that_differs_from_the_manifest_is_refused(shard: ShardFile) -> None:
@@ -99,11 +102,11 @@ def test_index_that_differs_from_the_manifest_is_refused(shard: ShardFile) -> No
     index = load_index(shard)
     assert index is not None
     assert len(index) == 200
-    more = replace(shard, info=replace(shard.info, records=201))
+    longer_shard = replace(shard, info=replace(shard.info, records=201))
     with pytest.raises(
         DataError, match=r"lists 200 records in \d+ bytes where the manifest says 201"
     ):
-        load_index(more)
+        load_index(longer_shard)
     assert load_index(replace(shard, info=None)) is None
     os.truncate(shard.path, 10)
     with pytest.raises(DataError, match="has 10 bytes where the manifest says"):
@@ -123,22 +126,22 @@ def test_file_that_became_shorter_says_where_it_ends(tmp_path: Path) -> None:
     (piece,) = cut(file, 0)
     end = file.stat.size_bytes - 5
     os.truncate(path, end)
-    # Pieces of the old size, and the state of the file as it is now.
-    (now,) = catalog_files([str(path)]).files
+    # The piece has the old size, and this state of the file has the new size.
+    (new_file,) = catalog_files([str(path)]).files
     assert piece.stop == file.stat.size_bytes
     with pytest.raises(DataError, match="verify the data set"):
-        start_read(now, piece)
-    read = start_read(file, piece)
+        start_read(new_file, piece)
+    call = start_read(file, piece)
     with pytest.raises(DataError, match=r"a\.tfrecord"):
-        read()
+        call()
 
 
 def test_damaged_member_costs_its_range_only(tmp_path: Path) -> None:
     shard = make_shard(tmp_path, "gzip")
     assert shard.info is not None
-    whole = inflate_members(shard, 0, shard.info.framed_bytes)
-    assert len(whole) == shard.info.framed_bytes
-    assert (inflate_members(shard, 100, 900) == whole[100:900]).all()
+    content = inflate_members(shard, 0, shard.info.framed_bytes)
+    assert len(content) == shard.info.framed_bytes
+    assert (inflate_members(shard, 100, 900) == content[100:900]).all()
     flip(shard.path, shard.info.bytes - 3)  # in the last member
     with pytest.raises(DataError, match=r"gzip member .*byte \d+ of the file|byte \d+ of the file"):
         inflate_members(shard, 0, shard.info.framed_bytes)
@@ -146,7 +149,7 @@ def test_damaged_member_costs_its_range_only(tmp_path: Path) -> None:
     data = inflate_members(shard, 0, shard.info.framed_bytes, unreadable)  # type: ignore[arg-type]
     ((begin, end, _),) = unreadable
     assert end == shard.info.framed_bytes
-    assert (data[:begin] == whole[:begin]).all()
+    assert (data[:begin] == content[:begin]).all()
     assert not data[begin:].any()
 
 
@@ -165,7 +168,7 @@ def _make(folder: Path, compression: str = "none") -> Path:
     )
 
 
-def _whole_shards(out: Path) -> list[Piece]:
+def _pieces_of_shards(out: Path) -> list[Piece]:
     files = catalog_inputs(out).files
     return [
         Piece(ordinal, 0, file.info.framed_bytes, None, file.info.records)
@@ -180,15 +183,15 @@ def test_joined_frames_have_the_payloads_and_places_of_their_files(
 ) -> None:
     out = _make(tmp_path, compression)
     files = catalog_inputs(out).files
-    pieces = list(resolve(files, _whole_shards(out)))
-    alone = [read() for read in iter_piece_reads(files, pieces)]
-    (joined,) = [read() for read in iter_joined_reads(files, pieces)]
+    pieces = list(resolve(files, _pieces_of_shards(out)))
+    single_reads = [call() for call in iter_piece_reads(files, pieces)]
+    (joined,) = [call() for call in iter_joined_reads(files, pieces)]
     expected = [
         (frames.payload(row).tobytes(), frames.location(row))
-        for frames in alone
+        for frames in single_reads
         for row in range(len(frames))
     ]
-    assert len(alone) == _SHARDS
+    assert len(single_reads) == _SHARDS
     assert expected == [
         (joined.payload(row).tobytes(), joined.location(row)) for row in range(_RECORDS)
     ]
@@ -199,43 +202,45 @@ def test_joined_parts_of_shards_have_the_places_of_their_files(tmp_path: Path) -
     files = catalog_inputs(out).files
     halves = [
         Piece(piece.file, piece.stop // 2, piece.stop, None, None)
-        for piece in _whole_shards(out)
+        for piece in _pieces_of_shards(out)
         if piece.stop is not None
     ]
     pieces = list(resolve(files, halves))
-    alone = [read() for read in iter_piece_reads(files, pieces)]
-    (joined,) = [read() for read in iter_joined_reads(files, pieces)]
-    expected = [frames.location(row) for frames in alone for row in range(len(frames))]
+    single_reads = [call() for call in iter_piece_reads(files, pieces)]
+    (joined,) = [call() for call in iter_joined_reads(files, pieces)]
+    expected = [frames.location(row) for frames in single_reads for row in range(len(frames))]
     assert 0 < len(expected) < _RECORDS
     assert expected == [joined.location(row) for row in range(len(joined))]
     assert isinstance(joined.origin, JoinedOrigin)
     starts = np.arange(0, _RECORDS, _RECORDS // _SHARDS)
     assert joined.origin.count_all_records(joined.numbers, starts).tolist() == [
-        number + starts[frames.file] for frames in alone for number in frames.numbers.tolist()
+        number + starts[frames.file]
+        for frames in single_reads
+        for number in frames.numbers.tolist()
     ]
 
 
 def test_joined_reads_have_at_most_the_maximum_number_of_records(tmp_path: Path) -> None:
     out = _make(tmp_path)
     files = catalog_inputs(out).files
-    pieces = list(resolve(files, _whole_shards(out)))
+    pieces = list(resolve(files, _pieces_of_shards(out)))
     reads = join_reads(iter_piece_reads(files, pieces), 35)
-    assert [len(read()) for read in reads] == [30] * 13 + [10]
+    assert [len(call()) for call in reads] == [30] * 13 + [10]
     reads = join_reads(iter_piece_reads(files, pieces), 5)
-    assert [len(read()) for read in reads] == [10] * _SHARDS
+    assert [len(call()) for call in reads] == [10] * _SHARDS
 
 
 def test_joined_frames_contain_the_damage_of_their_files(tmp_path: Path) -> None:
     out = _make(tmp_path)
     _, offset = flip_record(out, 3, shard="train-00005")
     files = catalog_inputs(out).files
-    pieces = list(resolve(files, _whole_shards(out)))
+    pieces = list(resolve(files, _pieces_of_shards(out)))
     os.truncate(files[8].path, 1000)
-    alone = [read() for read in iter_piece_reads(files, pieces)]
-    (joined,) = [read() for read in iter_joined_reads(files, pieces)]
+    single_reads = [call() for call in iter_piece_reads(files, pieces)]
+    (joined,) = [call() for call in iter_joined_reads(files, pieces)]
     assert [
         (frames.payload(row).tobytes(), frames.location(row))
-        for frames in alone
+        for frames in single_reads
         for row in range(len(frames))
     ] == [(joined.payload(row).tobytes(), joined.location(row)) for row in range(len(joined))]
     assert joined.records == _RECORDS
@@ -244,7 +249,7 @@ def test_joined_frames_contain_the_damage_of_their_files(tmp_path: Path) -> None
     )
     errors = [
         [damage.error(frames.origin.path(damage.record)) for damage in frames.damage]
-        for frames in (*alone, joined)
+        for frames in (*single_reads, joined)
     ]
     assert [str(error) for error in errors.pop()] == [
         str(error) for file_errors in errors for error in file_errors
@@ -257,21 +262,21 @@ def test_foreign_files_that_change_are_refused_in_joined_reads(tmp_path: Path) -
     paths = [plain_file(tmp_path / f"{name}.tfrecord", 20) for name in "ab"]
     files = catalog_files([str(tmp_path)]).files
     pieces = [piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal)]
-    (read,) = iter_joined_reads(files, pieces)
-    assert len(read()) == 40
+    (call,) = iter_joined_reads(files, pieces)
+    assert len(call()) == 40
     os.utime(paths[1], (0, 0))
     with pytest.raises(DataError, match="changed while it was read") as error:
-        read()
+        call()
     assert error.value.source == str(paths[1])
 
 
 def test_large_pieces_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = _make(tmp_path)
     files = catalog_inputs(out).files
-    pieces = list(resolve(files, _whole_shards(out)))
+    pieces = list(resolve(files, _pieces_of_shards(out)))
     piece_bytes = sum(piece.size_bytes for piece in pieces[:3])
     monkeypatch.setattr("recordmill.shards.pieces.PIECE_BYTES", piece_bytes)
-    sizes = [read().framed_bytes for read in iter_joined_reads(files, pieces)]
+    sizes = [call().framed_bytes for call in iter_joined_reads(files, pieces)]
     assert sizes[0] == piece_bytes
     assert max(sizes) <= piece_bytes
     assert sum(sizes) == sum(piece.size_bytes for piece in pieces)
@@ -289,9 +294,9 @@ def test_large_pieces_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_read_of_small_shards_writes_the_rows_of_one_shard(
     options: dict[str, object], rows: int, tmp_path: Path
 ) -> None:
-    one = write_data_set(tmp_path / "one", {"train": mixed_rows(_RECORDS)}, shards=1)
+    single_shard = write_data_set(tmp_path / "one", {"train": mixed_rows(_RECORDS)}, shards=1)
     tables = []
-    for out in (one, _make(tmp_path / "many")):
+    for out in (single_shard, _make(tmp_path / "many")):
         result = recordmill.read(out, tmp_path / f"{out.name} read", **options)
         tables.append(pq.read_table(result.paths[0]))
     assert tables[0].num_rows == rows
@@ -301,10 +306,10 @@ def test_read_of_small_shards_writes_the_rows_of_one_shard(
 def test_damage_of_a_joined_shard_names_its_file_and_record(tmp_path: Path) -> None:
     out = _make(tmp_path)
     path, offset = flip_record(out, 4, "train-00023")
-    with pytest.raises(DataError, match="CRC of the data") as caught:
+    with pytest.raises(DataError, match="CRC of the data") as error:
         recordmill.read(out, tmp_path / "read")
-    assert caught.value.source == str(path)
-    assert caught.value.place == f"record 4, byte {offset}"
+    assert error.value.source == str(path)
+    assert error.value.place == f"record 4, byte {offset}"
     rest = recordmill.read(out, tmp_path / "rest", max_rejects=1)
     assert (rest.written, rest.rejected) == (_RECORDS - 1, 1)
 
@@ -313,10 +318,10 @@ def test_record_of_a_joined_shard_that_does_not_fit_names_its_file(tmp_path: Pat
     out = _make(tmp_path)
     small = replace(MIXED["id"], dtype="int8")
     schema = replace(MIXED, features=(small, *MIXED.features[1:]))
-    with pytest.raises(DataError, match="outside the range of its dtype") as caught:
+    with pytest.raises(DataError, match="outside the range of its dtype") as error:
         recordmill.read(out, tmp_path / "read", columns=["id"], schema=schema)
-    assert Path(caught.value.source).name == "train-00012-of-00040.tfrecord"
-    assert caught.value.place.startswith("record 8, byte ")
+    assert Path(error.value.source).name == "train-00012-of-00040.tfrecord"
+    assert error.value.place.startswith("record 8, byte ")
 
 
 def test_plan_opens_no_index_of_a_small_shard(

@@ -22,9 +22,9 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "foreign files":
         plain_file(folder / "a.tfrecord", 20)
         plain_file(folder / "b.tfrecord", 10, 20)
-        packed = plain_file(folder / "c.tfrecord", 30, 30)
-        (folder / "c.tfrecord.gz").write_bytes(gzip.compress(packed.read_bytes()))
-        packed.unlink()
+        path = plain_file(folder / "c.tfrecord", 30, 30)
+        (folder / "c.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
         return RecordFiles.open(catalog_files([str(folder)]).files)
     compression = "gzip" if request.param == "compressed shards" else "none"
     rows = {"train": mixed_rows(60)}
@@ -41,8 +41,8 @@ def payloads_of(files: RecordFiles, numbers: list[int]) -> list[bytes]:
 
 @given(st.lists(st.integers(0, 59), min_size=1, max_size=30))
 def test_records_are_read_in_any_order(files: RecordFiles, numbers: list[int]) -> None:
-    each = [files.find(number) for number in numbers]
-    expected = [file.frame(record).payload(0).tobytes() for file, record in each]
+    locations = [files.find(number) for number in numbers]
+    expected = [file.frame(record).payload(0).tobytes() for file, record in locations]
     assert payloads_of(files, numbers) == expected
 
 
@@ -61,20 +61,20 @@ def test_number_of_a_record_counts_the_records_of_all_files(files: RecordFiles) 
 
 def test_pickled_files_need_no_new_count(files: RecordFiles) -> None:
     files.count_records(1)
-    again = pickle.loads(pickle.dumps(files))
-    assert again.is_counted
-    assert payloads_of(again, [59, 0]) == payloads_of(files, [59, 0])
+    copy = pickle.loads(pickle.dumps(files))
+    assert copy.is_counted
+    assert payloads_of(copy, [59, 0]) == payloads_of(files, [59, 0])
 
 
 def test_joined_files_have_the_records_of_each_set(files: RecordFiles, tmp_path: Path) -> None:
     plain_file(tmp_path / "x.tfrecord", 5, 900)
-    other = RecordFiles.open(catalog_files([str(tmp_path / "x.tfrecord")]).files)
-    joined = RecordFiles.join([files, other, files])
+    other_files = RecordFiles.open(catalog_files([str(tmp_path / "x.tfrecord")]).files)
+    joined = RecordFiles.join([files, other_files, files])
     assert joined.ends.tolist()[-1] == 125
-    found = payloads_of(joined, [0, 60, 64, 65, 124])
-    assert found == [
+    payloads = payloads_of(joined, [0, 60, 64, 65, 124])
+    assert payloads == [
         *payloads_of(files, [0]),
-        *payloads_of(other, [0, 4]),
+        *payloads_of(other_files, [0, 4]),
         *payloads_of(files, [0, 59]),
     ]
     assert pickle.loads(pickle.dumps(joined)).ends.tolist() == joined.ends.tolist()
@@ -83,8 +83,8 @@ def test_joined_files_have_the_records_of_each_set(files: RecordFiles, tmp_path:
 def test_damaged_record_is_reported_by_its_number_among_all(tmp_path: Path) -> None:
     plain_file(tmp_path / "a.tfrecord", 20)
     path = plain_file(tmp_path / "b.tfrecord", 10, 20)
-    listed = catalog_files([str(tmp_path)]).files
-    (offset,), _ = RecordFiles.open(listed)[1].locate(np.array([4]))
+    shards = catalog_files([str(tmp_path)]).files
+    (offset,), _ = RecordFiles.open(shards)[1].locate(np.array([4]))
     flip(path, int(offset) + 12)  # a byte of the payload
     files = RecordFiles.open(catalog_files([str(tmp_path)]).files)
     frames = files.frames(np.array([25, 24, 3]))

@@ -1,4 +1,7 @@
-"""The table of a file without an index has every record, and a file that changes is an error."""
+"""The table of a file without an index has every record.
+
+A file that changes during a read is an error.
+"""
 
 import gzip
 import itertools
@@ -22,24 +25,25 @@ from recordmill.shards.record_table import MAX_DAMAGE, RecordTable, scan_headers
 from recordmill.shards.tfrecord_file import ContentDigest, open_tfrecord
 
 
-@pytest.mark.parametrize("left", [0, 5, 1000])
+@pytest.mark.parametrize("remaining_bytes", [0, 5, 1000])
 def test_file_truncated_during_the_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remaining_bytes: int
 ) -> None:
-    """Also where damage is left out: the end of a frame was read where the file has no byte any
-    more.
-    """
-    path, found = plain_file(tmp_path / "a.tfrecord"), record_table.iter_frame_offsets
+    """The error is raised even if damaged records are left out.
 
-    def record_call(*given: Any, **options: Any) -> Any:
-        for starts in found(*given, **options):
+    The end of a frame is read where the file has no more bytes.
+    """
+    path, iterate = plain_file(tmp_path / "a.tfrecord"), record_table.iter_frame_offsets
+
+    def truncate_after_each_part(*arguments: Any, **options: Any) -> Any:
+        for starts in iterate(*arguments, **options):
             yield starts
-            os.truncate(path, min(left, os.stat(path).st_size))
+            os.truncate(path, min(remaining_bytes, os.stat(path).st_size))
 
     (shard,) = catalog_files([str(path)]).files
     file = open_tfrecord(shard, 0)
     monkeypatch.setattr(frames, "_READ_WINDOW_BYTES", 2000)
-    monkeypatch.setattr(record_table, "iter_frame_offsets", record_call)
+    monkeypatch.setattr(record_table, "iter_frame_offsets", truncate_after_each_part)
     with pytest.raises(
         DataError,
         match=r"a\.tfrecord: (ends at byte|became shorter|record \d+, byte \d+: truncated)",
@@ -71,15 +75,15 @@ def test_table_has_the_place_of_every_record(
 
 def test_damage_is_one_record_of_unknown_length(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
-    whole = table_of(path)
+    intact_table = table_of(path)
     for record in (10, 11, 30):
-        flip(path, whole.offset_of(record))
+        flip(path, intact_table.offset_of(record))
     table = table_of(path)
     # Two damaged lengths that follow each other are one range without a good frame.
     assert [damage.record for damage in table.damage] == [10, 29]
     assert table.records == 49
     assert np.flatnonzero(table.locate(np.arange(49))[1] < 0).tolist() == [10, 29]
-    assert table.offset_of(11) == whole.offset_of(12)
+    assert table.offset_of(11) == intact_table.offset_of(12)
 
 
 def test_after_many_damaged_records_the_rest_is_one_range(
@@ -87,20 +91,20 @@ def test_after_many_damaged_records_the_rest_is_one_range(
 ) -> None:
     assert MAX_DAMAGE > 1000
     path = plain_file(tmp_path / "a.tfrecord")
-    whole = table_of(path)
+    intact_table = table_of(path)
     for record in (5, 15, 25):
-        flip(path, whole.offset_of(record))
+        flip(path, intact_table.offset_of(record))
     monkeypatch.setattr(record_table, "MAX_DAMAGE", 2)
     table = table_of(path)
     assert [damage.record for damage in table.damage] == [5, 15, 25]
-    assert (table.records, table.end) == (26, whole.end)
+    assert (table.records, table.end) == (26, intact_table.end)
 
 
 def test_table_of_a_stream_equals_that_of_the_plain_file(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
-    packed = tmp_path / "a.tfrecord.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    parts = read_frames(str(packed), compression="gzip", batch_bytes=700)
+    compressed = tmp_path / "a.tfrecord.gz"
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
+    parts = read_frames(str(compressed), compression="gzip", batch_bytes=700)
     streamed = RecordTable.from_frames(parts, ContentDigest())
     plain = table_of(path)
     assert streamed.starts.tolist() == plain.starts.tolist()

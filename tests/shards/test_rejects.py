@@ -46,12 +46,12 @@ def test_other_limit_is_refused(text: str) -> None:
 
 
 @given(st.integers(0, 2000), st.floats(0, 100))
-def test_share_allows_as_many_rejects_as_its_limit_says(read: int, percent: float) -> None:
+def test_share_allows_as_many_rejects_as_its_limit_says(records_read: int, percent: float) -> None:
     budget = RejectBudget(percent=percent)
-    limit = budget.max_rejects(read)
+    limit = budget.max_rejects(records_read)
     assert limit is not None
-    assert budget.allows(limit, read)
-    assert not budget.allows(limit + 1, read)
+    assert budget.allows(limit, records_read)
+    assert not budget.allows(limit + 1, records_read)
     assert budget.max_rejects(None) is None
 
 
@@ -78,8 +78,8 @@ def test_error_over_the_limit_lists_rejects_and_the_limit_that_allows_them() -> 
     assert "\n  a.csv: line 0: bad" in text or "line 0" in text
     assert "... and 2 more" in text
     assert "max_rejects=12" in text
-    again = pickle.loads(pickle.dumps(error.value))
-    assert (str(again), again.rejects, again.counts) == (text, summary.first, summary.counts)
+    copy = pickle.loads(pickle.dumps(error.value))
+    assert (str(copy), copy.rejects, copy.counts) == (text, summary.first, summary.counts)
 
 
 def test_build_without_any_good_record_is_an_error() -> None:
@@ -118,11 +118,11 @@ def test_writer_ends_the_run_after_the_limit_and_writes_no_more(tmp_path: Path) 
         writer.write(rejects_of(10))
     writer.close()
     assert len(path.read_text().splitlines()) == 5 + REJECTS_BEYOND_BUDGET
-    # Another task of this process is told at once, because the counts of all tasks are added up.
-    other = RejectWriter(tmp_path / "other.jsonl", max_rejects=5, task_name="another task")
+    # Another task of this process fails at once, because the counts of all tasks are added up.
+    second_writer = RejectWriter(tmp_path / "other.jsonl", max_rejects=5, task_name="another task")
     with pytest.raises(TooManyRejects, match="and of other files"):
-        other.write(rejects_of(1))
-    # New attempts of the tasks begin with 0.
+        second_writer.write(rejects_of(1))
+    # New attempts of the tasks count from 0 again.
     for name in ("over the limit", "another task"):
         RejectWriter(path, max_rejects=5, task_name=name)
 

@@ -1,4 +1,7 @@
-"""A run keeps its lease, takes only an output folder that it may use, and is dead after silence."""
+"""A run keeps its lease, and takes only a permitted output folder.
+
+A run without a sign of life is dead.
+"""
 
 import errno
 import fcntl
@@ -20,7 +23,7 @@ from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, remove_dead_runs
 from recordmill.shards.run import RunFolder, check_output_folder
 
 
-def _full_disk(*args: object, **named: object) -> None:
+def _full_disk(*args: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -28,15 +31,15 @@ def test_half_removed_run_folder_is_still_found_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.create(tmp_path)
-    inner = dead_runs.remove
+    remove = dead_runs.remove
 
-    def stopped(path: Path) -> None:
+    def remove_until_spool(path: Path) -> None:
         if path.name == "spool":
             raise KeyboardInterrupt
-        inner(path)
+        remove(path)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(dead_runs, "remove", stopped)
+    with monkeypatch.context() as context:
+        context.setattr(dead_runs, "remove", remove_until_spool)
         with pytest.raises(KeyboardInterrupt):
             folder.close()
     assert (folder.path / LOCK_NAME).exists()
@@ -73,18 +76,18 @@ def test_run_is_dead_if_its_lock_is_free_and_it_is_local_or_silent(
     live = RunFolder.create(tmp_path)
     owner = json.loads((live.path / LOCK_NAME).read_text())
     assert len(owner["machine"]) == 36  # the boot id
-    elsewhere = {**owner, "host": "elsewhere", "machine": "another boot id"}
-    for name, about in {
-        "_run-elsewhere": elsewhere,
-        "_run-long-silent": elsewhere,
+    other_owner = {**owner, "host": "elsewhere", "machine": "another boot id"}
+    for name, lock_content in {
+        "_run-elsewhere": other_owner,
+        "_run-long-silent": other_owner,
         "_run-of-a-killed-container": {**owner, "host": "another name"},
         "_run-on-an-engine": {**owner, "machine": None},
         "_run-on-an-engine-long-silent": {**owner, "machine": None},
         "_run-unlocked": None,
     }.items():
         (tmp_path / name / "data").mkdir(parents=True)
-        if about is not None:
-            (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
+        if lock_content is not None:
+            (tmp_path / name / LOCK_NAME).write_text(json.dumps(lock_content))
     long_ago = time.time() - LEASE_SEC - 60
     for name in ("_run-long-silent", "_run-on-an-engine-long-silent"):
         os.utime(tmp_path / name / LOCK_NAME, (long_ago, long_ago))
@@ -103,26 +106,26 @@ def test_run_is_dead_if_its_lock_is_free_and_it_is_local_or_silent(
 def test_lease_of_a_live_run_is_renewed_even_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that writes nothing for long, and whose lease could not be renewed once."""
+    """The run writes nothing for a long time, and one renewal fails."""
     monkeypatch.setattr(run, "LEASE_RENEWAL_SEC", 0.01)
-    before = {*threading.enumerate()}
-    renewed, failures = threading.Event(), [RuntimeError("once")]
-    sign = RunFolder._write_lease
+    old_threads = {*threading.enumerate()}
+    renewal, failures = threading.Event(), [RuntimeError("once")]
+    write_lease = RunFolder._write_lease
 
-    def signed(folder: RunFolder) -> None:
+    def fail_once_or_write(folder: RunFolder) -> None:
         if failures and threading.current_thread().name == "recordmill-lease":
             raise failures.pop()
-        sign(folder)
+        write_lease(folder)
         if folder.path.joinpath(LOCK_NAME).stat().st_mtime > 1:
-            renewed.set()
+            renewal.set()
 
     live = RunFolder.create(tmp_path)
-    monkeypatch.setattr(RunFolder, "_write_lease", signed)
+    monkeypatch.setattr(RunFolder, "_write_lease", fail_once_or_write)
     os.utime(live.path / LOCK_NAME, (1, 1))
-    assert renewed.wait(30)
+    assert renewal.wait(30)
     assert not failures
     live.close()
-    assert {*threading.enumerate()} <= before
+    assert {*threading.enumerate()} <= old_threads
 
 
 def test_out_with_other_content_is_refused(tmp_path: Path) -> None:
@@ -145,9 +148,9 @@ def test_signal_during_close_still_removes_the_run(
 ) -> None:
     folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run_folder
 
-    def stop(*given: Any) -> None:
+    def stop(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        remove(*given)
+        remove(*arguments)
 
     monkeypatch.setattr(dead_runs, "remove_run_folder", stop)
     with pytest.raises(KeyboardInterrupt):

@@ -1,5 +1,7 @@
-"""A damaged byte costs the same records for every reader: a read, an inspection, a build, training
-and access by number. Users rely on it when they compare the rejects of one with those of another.
+"""A damaged byte costs the same records for every reader.
+
+The readers are a read, an inspection, a build, training and access by number. Users rely on this
+when they compare the rejects of two readers.
 """
 
 import contextlib
@@ -37,7 +39,11 @@ Place = tuple[str, str, str]  # place, reason and message of a reject
 
 @dataclass
 class Case:
-    """An input with a file that is damaged, and its content."""
+    """An input with a file that the test damages.
+
+    Attributes:
+        content: The intact content of the file.
+    """
 
     inputs: Path
     file: Path
@@ -46,7 +52,7 @@ class Case:
 
 @pytest.fixture(params=["plain", "packed", "own", "own gzip"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    columns = {"id": list(range(ROWS)), "text": ["abcdefg"[:at] for at in range(ROWS)]}
+    columns = {"id": list(range(ROWS)), "text": ["abcdefg"[:length] for length in range(ROWS)]}
     compression = "gzip" if request.param == "own gzip" else "none"
     out = write_data_set(
         tmp_path / "set",
@@ -59,34 +65,40 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     (shard,) = (out / FOLDER).glob("train-*")
     if request.param.startswith("own"):
         return Case(out, shard, shard.read_bytes())
-    packed = request.param == "packed"
-    path = tmp_path / ("a.tfrecord.gz" if packed else "a.tfrecord")
+    is_gzip = request.param == "packed"
+    path = tmp_path / ("a.tfrecord.gz" if is_gzip else "a.tfrecord")
     content = shard.read_bytes()
-    return Case(path, path, gzip.compress(content, 1, mtime=0) if packed else content)
+    return Case(path, path, gzip.compress(content, 1, mtime=0) if is_gzip else content)
 
 
-def of_read(inputs: Path) -> tuple[list[int], list[Place]]:
+def read_leniently(inputs: Path) -> tuple[list[int], list[Place]]:
     plan = plan_read(inputs, ReadOptions(lenient=True), schema=SCHEMA)
     parts = [part for task in plan.tasks for part in read_task_records(plan, task, 1)]
     ids = [i for part in parts for batch in part.batches for i in batch["id"].to_pylist()]
-    return ids, [(one.place, one.reason, one.message) for part in parts for one in part.rejects]
+    return ids, [
+        (reject.place, reject.reason, reject.message) for part in parts for reject in part.rejects
+    ]
 
 
-def of_build(case: Case) -> list[Place]:
+def list_build_rejects(case: Case) -> list[Place]:
     path = case.file
     file = InputFile(0, path.name, str(path), stat(str(path)), None)
     source = plan_tfrecord([file], InputOptions(), PlanOptions(schema=SCHEMA))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
-    return [(one.place, one.reason, one.message) for chunk in chunks for one in chunk.rejects]
+    return [
+        (reject.place, reject.reason, reject.message)
+        for chunk in chunks
+        for reject in chunk.rejects
+    ]
 
 
-def of_inspect(inputs: Path) -> tuple[int, list[Place]]:
+def inspect_leniently(inputs: Path) -> tuple[int, list[Place]]:
     summary = recordmill.inspect(inputs, schema=SCHEMA, threads=1, max_rejects="100%")
     first = summary.rejected.first
-    return summary.looked_at, [(one.place, one.reason, one.message) for one in first]
+    return summary.looked_at, [(reject.place, reject.reason, reject.message) for reject in first]
 
 
-def of_training(inputs: Path) -> tuple[list[int], int]:
+def train_leniently(inputs: Path) -> tuple[list[int], int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = recordmill.open(inputs, schema=SCHEMA, threads=1)
@@ -96,7 +108,7 @@ def of_training(inputs: Path) -> tuple[list[int], int]:
 
 
 def strict_errors(inputs: Path) -> Iterator[DataError | None]:
-    """What each strict reader raises."""
+    """Yields the error of each strict reader, or None if it succeeds."""
 
     def table() -> None:
         recordmill.open(inputs, schema=SCHEMA, threads=1).to_table()
@@ -123,22 +135,22 @@ def strict_errors(inputs: Path) -> Iterator[DataError | None]:
 
 
 def check(case: Case) -> None:
-    ids, rejects = of_read(case.inputs)
+    ids, rejects = read_leniently(case.inputs)
     assert sorted(ids) == ids
     if case.inputs == case.file and rejects:
-        # a file that is refused as a whole has no name to be listed by
+        # A build may refuse the complete file. Then it has no rejects to compare.
         with contextlib.suppress(DataError):
-            assert of_build(case) == rejects
-    assert of_inspect(case.inputs) == (len(ids), rejects)
-    assert of_training(case.inputs) == (ids, len(rejects))
+            assert list_build_rejects(case) == rejects
+    assert inspect_leniently(case.inputs) == (len(ids), rejects)
+    assert train_leniently(case.inputs) == (ids, len(rejects))
     for error in strict_errors(case.inputs):
         assert (error is None) == (not rejects)
         if error is not None and error.place.startswith("record") and case.file.suffix != ".gz":
             assert error.place == rejects[0][0]
     if case.file.suffix == ".gz" and case.inputs == case.file:
-        # nothing comes after broken compression, and what comes before it is kept
-        lost = [record for record in range(ROWS) if record not in ids]
-        assert lost == [] or len(rejects) >= 1
+        # The records after broken compression are lost, and the records before it are kept.
+        lost_ids = [record for record in range(ROWS) if record not in ids]
+        assert lost_ids == [] or len(rejects) >= 1
     else:
         assert len(ids) + len(rejects) == ROWS
 
@@ -153,13 +165,13 @@ def test_after_the_damage_limit_every_reader_leaves_out_the_rest(
     path = tmp_path / "a.tfrecord"
     path.write_bytes(content.tobytes())
     (file,) = catalog_inputs(path).files
-    opened = open_tfrecord(file, 0)
+    tfrecord = open_tfrecord(file, 0)
     pieces = list(cut(file, 0, lenient=True))
-    assert opened.records == 6
-    assert [one.record for one in opened.damage] == [1, 3, 5]
-    assert [piece.damage for piece in pieces if piece.damage is not None] == list(opened.damage)
+    assert tfrecord.records == 6
+    assert [damage.record for damage in tfrecord.damage] == [1, 3, 5]
+    assert [piece.damage for piece in pieces if piece.damage is not None] == list(tfrecord.damage)
     assert pieces[-1].stop == len(content)
-    assert opened.locate(np.arange(6))[1].tolist() == [4, -1, 4, -1, 4, -1]
+    assert tfrecord.locate(np.arange(6))[1].tolist() == [4, -1, 4, -1, 4, -1]
 
 
 def test_large_damaged_range_is_reported_as_damage(tmp_path: Path) -> None:
@@ -170,26 +182,26 @@ def test_large_damaged_range_is_reported_as_damage(tmp_path: Path) -> None:
     files = catalog_inputs(path).files
     pieces = cut(files[0], 0, lenient=True)
     calls = iter_piece_reads(files, pieces, refuse=lambda size: "too large" if size > 50 else "")
-    assert [one.kind for call in calls for one in call().damage] == [FRAME_DAMAGE]
+    assert [damage.kind for call in calls for damage in call().damage] == [FRAME_DAMAGE]
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.sweep)])
 def test_flipped_byte_costs_every_reader_the_same_records(case: Case, step: int) -> None:
     case.file.write_bytes(case.content)
-    assert of_read(case.inputs) == (list(range(ROWS)), [])
-    for at in range(0, len(case.content), step):
-        damaged = bytearray(case.content)
-        damaged[at] ^= 1 << at % 8
-        case.file.write_bytes(damaged)
+    assert read_leniently(case.inputs) == (list(range(ROWS)), [])
+    for position in range(0, len(case.content), step):
+        damaged_content = bytearray(case.content)
+        damaged_content[position] ^= 1 << position % 8
+        case.file.write_bytes(damaged_content)
         check(case)
 
 
 def test_two_damaged_records_are_two_rejects_and_the_first_is_the_error(case: Case) -> None:
     if case.file.suffix == ".gz":
         pytest.skip("damaged compression hides the records after it")
-    damaged = bytearray(case.content)
-    for at in (70, 200):
-        damaged[at] ^= 1
-    case.file.write_bytes(damaged)
-    assert len(of_read(case.inputs)[1]) == 2
+    damaged_content = bytearray(case.content)
+    for position in (70, 200):
+        damaged_content[position] ^= 1
+    case.file.write_bytes(damaged_content)
+    assert len(read_leniently(case.inputs)[1]) == 2
     check(case)

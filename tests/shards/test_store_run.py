@@ -1,4 +1,7 @@
-"""Of concurrent runs in a store one commits, and a dead run is removed by a later one."""
+"""One of several concurrent runs in a store commits.
+
+A later run removes a dead run.
+"""
 
 import threading
 from pathlib import Path
@@ -36,32 +39,32 @@ def test_of_two_concurrent_runs_in_a_store_one_commits(
 ) -> None:
     out = f"{out}-{work}"
     source = build(tmp_path / "set").out
-    ended: list[Any] = []
-    together = threading.Barrier(2)
+    results: list[Any] = []
+    barrier = threading.Barrier(2)
     put = store_run.put_if_absent
 
     def run(_: int) -> None:
         try:
-            ended.append(build(out) if work == "build" else recordmill.read(source, out))
+            results.append(build(out) if work == "build" else recordmill.read(source, out))
         except conflict as error:
-            ended.append(error)
+            results.append(error)
 
     monkeypatch.setattr(
-        store_run, "put_if_absent", lambda uri, data: (together.wait(60), put(uri, data))[1]
+        store_run, "put_if_absent", lambda uri, data: (barrier.wait(60), put(uri, data))[1]
     )
     run_in_threads(run, 1, 2)
-    (won,) = [one for one in ended if not isinstance(one, conflict)]
+    (winner,) = [result for result in results if not isinstance(result, conflict)]
     folders = {name.split("/")[0] for name in store.objects(out)}
     if work == "build":
-        assert load_manifest(out) == won.manifest
+        assert load_manifest(out) == winner.manifest
         assert {name for name in folders if name.startswith(("data-", "_run-"))} == {
-            won.manifest.parts[0].folder
+            winner.manifest.parts[0].folder
         }
     else:
         assert folders == {
             "_read.json",
             "_reads",
-            str(won.paths[0]).removeprefix(f"{out}/").split("/")[0],
+            str(winner.paths[0]).removeprefix(f"{out}/").split("/")[0],
         }
 
 
@@ -69,9 +72,7 @@ def test_of_two_concurrent_runs_in_a_store_one_commits(
 def test_store_without_put_if_absent_is_refused(
     store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """It takes the put of an object that is to be made only where there is none, and replaces what
-    is there.
-    """
+    """The store ignores the condition of a put, and replaces the existing object."""
     (tmp_path / "in.csv").write_text("x\n1\n")
 
     def replace(store: Any, key: str, data: bytes) -> bool:
@@ -82,15 +83,15 @@ def test_store_without_put_if_absent_is_refused(
     monkeypatch.setattr(uploads, "_create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
-    monkeypatch.setattr(build_source, "list_inputs", None)  # it was not come so far
+    monkeypatch.setattr(build_source, "list_inputs", None)  # the build stops before this
     out = f"{out}-{command}"
     if command == "doctor":
-        (found,) = recordmill.doctor(out=out, runner="PortableRunner")
-        assert (found.what, found.ok) == ("OUT", False)
-        assert "ignores If-None-Match" in str(found)
+        (result,) = recordmill.doctor(out=out, runner="PortableRunner")
+        assert (result.what, result.ok) == ("OUT", False)
+        assert "ignores If-None-Match" in str(result)
     else:
-        words = [command, str(tmp_path / ("set" if command == "read" else "in.csv"))]
-        assert main([*words, "--out", out]) == 2
+        arguments = [command, str(tmp_path / ("set" if command == "read" else "in.csv"))]
+        assert main([*arguments, "--out", out]) == 2
     assert store.objects(out) == {}
 
 
@@ -116,13 +117,13 @@ def test_remains_of_a_killed_build_in_a_store_are_removed_later(
         "rejects/0123456789ab.00000.jsonl",
     ):
         store.put(f"{name}/{key}", b"{}")
-    left = {key for key in store.objects(out) if "0123456789ab" in key}
-    assert len(left) == 3
+    remains = {key for key in store.objects(out) if "0123456789ab" in key}
+    assert len(remains) == 3
     build(out, overwrite=True)
-    assert left <= set(store.objects(out))  # it may be alive
+    assert remains <= set(store.objects(out))  # the run may be alive
     assert recordmill.verify(out) == []
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)
     new = build(out, overwrite=True)
-    assert not left & set(store.objects(out))
+    assert not remains & set(store.objects(out))
     assert load_manifest(out) == new.manifest
     assert load_manifest(out, 2).parts[0].folder != old.manifest.parts[0].folder

@@ -25,35 +25,38 @@ def test_forked_child_finds_record_offsets_itself(
 ) -> None:
     (shard,) = catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files
     file = open_tfrecord(shard, 0)
-    begun, go = threading.Event(), threading.Event()
-    found = tfrecord_file.scan_headers
+    scan_started, scan_may_continue = threading.Event(), threading.Event()
+    scan_headers = tfrecord_file.scan_headers
 
-    def find(*given: Any, **options: Any) -> Any:
-        if threading.current_thread() is looking:
-            begun.set()
-            go.wait(60)
-        return found(*given, **options)
+    def scan_and_wait(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() is thread:
+            scan_started.set()
+            scan_may_continue.wait(60)
+        return scan_headers(*arguments, **options)
 
-    monkeypatch.setattr(tfrecord_file, "scan_headers", find)
-    looking = threading.Thread(target=lambda: file.records)
-    here, there = multiprocessing.Pipe(False)
-    child = multiprocessing.get_context("fork").Process(target=lambda: there.send(file.records))
-    looking.start()
+    monkeypatch.setattr(tfrecord_file, "scan_headers", scan_and_wait)
+    thread = threading.Thread(target=lambda: file.records)
+    receiver, sender = multiprocessing.Pipe(False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(file.records))
+    thread.start()
     try:
-        assert begun.wait(60)
+        assert scan_started.wait(60)
         child.start()
-        assert here.poll(60), "the child waits"
-        assert here.recv() == 50
+        assert receiver.poll(60), "the child waits"
+        assert receiver.recv() == 50
     finally:
-        go.set()
-        looking.join()
+        scan_may_continue.set()
+        thread.join()
         child.kill()
         child.join()
 
 
 @pytest.fixture(scope="module", params=[*SHARD_SUFFIXES, "foreign", "foreign gzip"])
 def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ShardFile:
-    """A file of 50 records: a shard of each compression, and files without an index."""
+    """A file of 50 records.
+
+    It is a shard of each compression, or a file without an index.
+    """
     folder = tmp_path_factory.mktemp("shard")
     if request.param.startswith("foreign"):
         path = plain_file(folder / "a.tfrecord")
@@ -74,8 +77,8 @@ def payloads(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     (file,) = catalog_files([str(path)]).files
     return [
         frames.payload(row).tobytes()
-        for read in open_tfrecord(file, 0).iter_first_reads(100)
-        for frames in [read()]
+        for call in open_tfrecord(file, 0).iter_first_reads(100)
+        for frames in [call()]
         for row in range(len(frames))
     ]
 
@@ -88,12 +91,12 @@ def test_every_record_is_read_alone_and_in_ranges(shard: ShardFile, payloads: li
         assert frames.numbers.tolist() == [number]
         assert frames.payload(0).tobytes() == payloads[number]
     for start, stop in ((0, 50), (13, 14), (13, 40), (20, 20)):
-        found = []
-        for read in file.iter_reads(start, stop, piece_records=9):
-            frames = read()
+        result = []
+        for call in file.iter_reads(start, stop, piece_records=9):
+            frames = call()
             assert len(frames) <= 9
-            found += [frames.payload(row).tobytes() for row in range(len(frames))]
-        assert found == payloads[start:stop]
+            result += [frames.payload(row).tobytes() for row in range(len(frames))]
+        assert result == payloads[start:stop]
 
 
 def test_offsets_and_lengths_are_those_of_the_frames(
@@ -113,7 +116,7 @@ def test_pickled_file_reads_the_same_records(shard: ShardFile, payloads: list[by
 
 
 def test_first_reads_stop_at_the_given_number(shard: ShardFile, payloads: list[bytes]) -> None:
-    reads = [read() for read in open_tfrecord(shard, 0).iter_first_reads(5)]
+    reads = [call() for call in open_tfrecord(shard, 0).iter_first_reads(5)]
     assert sum(len(frames) for frames in reads) == 5
     assert reads[0].payload(0).tobytes() == payloads[0]
 
@@ -123,7 +126,7 @@ def test_unneeded_pieces_are_not_read(shard: ShardFile) -> None:
     needed = file.iter_reads(
         0, 50, piece_records=10, is_needed=lambda first, end: first <= 25 < end
     )
-    numbers = [number for read in needed for number in read().numbers.tolist()]
+    numbers = [number for call in needed for number in call().numbers.tolist()]
     assert 25 in numbers
     # A compressed file without an index is a stream, which has no pieces to leave out.
     if shard.info is not None or shard.codec.is_plain:
@@ -132,11 +135,11 @@ def test_unneeded_pieces_are_not_read(shard: ShardFile) -> None:
 
 def test_damaged_record_of_a_file_without_an_index_has_no_length(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
-    (listed,) = catalog_files([str(path)]).files
-    offset = int(open_tfrecord(listed, 0).locate(np.array([20]))[0][0])
+    (shard,) = catalog_files([str(path)]).files
+    offset = int(open_tfrecord(shard, 0).locate(np.array([20]))[0][0])
     flip(path, offset)  # the length of record 20
-    (listed,) = catalog_files([str(path)]).files
-    file = open_tfrecord(listed, 0)
+    (shard,) = catalog_files([str(path)]).files
+    file = open_tfrecord(shard, 0)
     assert [damage.record for damage in file.damage] == [20]
     assert file.records == 50
     assert file.locate(np.array([19, 20]))[1][1] == -1

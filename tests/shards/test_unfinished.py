@@ -1,5 +1,6 @@
-"""Output that is being written, or was left by a kill, is neither a data set nor an input, on
-disk and in a store.
+"""Unfinished output is neither a data set nor an input.
+
+A run may be writing it, or a kill may have left it, on disk and in a store.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from recordmill.shards.store_run import StoreRun
 from recordmill.storage.folders import find_files, join
 from recordmill.storage.walk import find_unfinished
 
-ROWS = {"x": list(range(300)), "y": [f"row {at}" for at in range(300)]}
+ROWS = {"x": list(range(300)), "y": [f"row {number}" for number in range(300)]}
 NOT_A_DATA_SET = "not a data set: a build or a read is running there, or was killed"
 COMMANDS = {
     "head": ["head", "{}"],
@@ -43,58 +44,64 @@ COMMANDS = {
 
 
 class KilledError(BaseException):
-    """In its place a signal would end the process."""
+    """Raised where a signal would end the process."""
 
 
 @dataclass
-class Stopped:
-    """Builds and reads that stop where a function is called that would bring them on, and are
-    killed there at last.
+class RunStopper:
+    """Stops a build or a read at the call of a function.
+
+    Later, it kills the run at this point.
     """
 
     monkeypatch: pytest.MonkeyPatch
-    reached: threading.Event = field(default_factory=threading.Event)
-    goes: threading.Event = field(default_factory=threading.Event)
+    has_stopped: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
-    def at(
+    def stop_at(
         self, owner: object, name: str, work: Callable[[], object]
     ) -> Iterator[Callable[[], None]]:
-        """Within it the work is at work, until what this gives is called: then nobody is, and what
-        it made is left.
+        """Runs `work` in a thread inside the `with` block, until it calls a function.
+
+        Args:
+            owner: The object that has the function.
+
+        Yields:
+            A function that kills the run. Its output stays.
         """
 
         original = getattr(owner, name)
 
-        def stop(*given: Any, **options: Any) -> Any:
-            if self.reached.is_set():  # others call it
-                return original(*given, **options)
-            self.reached.set()
-            self.goes.wait(60)
+        def stop(*arguments: Any, **options: Any) -> Any:
+            if self.has_stopped.is_set():  # another run calls it
+                return original(*arguments, **options)
+            self.has_stopped.set()
+            self.may_end.wait(60)
             raise KilledError
 
         def run() -> None:
             with contextlib.suppress(BaseException):
                 work()
-            self.reached.set()
+            self.has_stopped.set()
 
         close = RunFolder.close
-        with self.monkeypatch.context() as patched:
-            patched.setattr(owner, name, stop)
-            patched.setattr(
+        with self.monkeypatch.context() as context:
+            context.setattr(owner, name, stop)
+            context.setattr(
                 RunFolder,
                 "close",
                 lambda run: run.release() if threading.current_thread() is thread else close(run),
             )
             for method in ("discard", "remove_work_files"):
-                patched.setattr(StoreRun, method, lambda run: False)
-            patched.setattr(StoreRun, "__exit__", lambda run, *_: run._heartbeats.close())
+                context.setattr(StoreRun, method, lambda run: False)
+            context.setattr(StoreRun, "__exit__", lambda run, *_: run._heartbeats.close())
             thread = threading.Thread(target=run)
             thread.start()
-            self.reached.wait(60)
+            self.has_stopped.wait(60)
 
             def kill() -> None:
-                self.goes.set()
+                self.may_end.set()
                 thread.join()
 
             try:
@@ -104,41 +111,44 @@ class Stopped:
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
-    return Stopped(monkeypatch)
+def stopper(monkeypatch: pytest.MonkeyPatch) -> RunStopper:
+    return RunStopper(monkeypatch)
 
 
-def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command, and Python, take the folder, what lies in it, and the one above it, for
-    nothing to be read.
+def check_refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks that every command and Python refuse to read a folder.
+
+    This includes the files in it, its subfolders and the folder above it.
     """
     (tmp_path / "rows.csv").write_text("x\n1\n")
-    words = {"new": str(tmp_path / "new"), "rows": str(tmp_path / "rows.csv")}
+    values = {"new": str(tmp_path / "new"), "rows": str(tmp_path / "rows.csv")}
     files = find_files(folder).values()
-    given = [
+    paths = [
         folder,
         folder.rpartition("/")[0],
         join(folder, "**"),
         *{path.rpartition("/")[0] for path in files},
     ]
-    given += [path for path in files if path.endswith(".tfrecord")]
-    assert len(given) > 4
+    paths += [path for path in files if path.endswith(".tfrecord")]
+    assert len(paths) > 4
     recordmill.build(ROWS, tmp_path / "whole", overwrite=True)
     for path in [folder, *(path for path in files if path.endswith("statistics.pb"))]:
         assert main(["check", str(tmp_path / "whole"), "--against", path]) == 2, path
         assert NOT_A_DATA_SET in capsys.readouterr().err
-    for at, one in enumerate(given):
+    for index, source in enumerate(paths):
         for name, command in COMMANDS.items():
-            if at and name not in (
-                "verify",
-                "build of TFRecords",
-            ):  # which find their files as the others do
+            # The other commands find their files in the same way as these two.
+            if index and name not in ("verify", "build of TFRecords"):
                 continue
-            assert main([word.format(one, **words) for word in command]) == 2, (name, one)
-            heard = capsys.readouterr()
-            assert (heard.out, NOT_A_DATA_SET in heard.err) == ("", True), (name, one, heard)
+            assert main([word.format(source, **values) for word in command]) == 2, (name, source)
+            captured = capsys.readouterr()
+            assert (captured.out, NOT_A_DATA_SET in captured.err) == ("", True), (
+                name,
+                source,
+                captured,
+            )
         with pytest.raises(UsageError, match="not a data set"):
-            recordmill.open(one)
+            recordmill.open(source)
     with pytest.raises(
         UsageError, match="not a data set" if folder.startswith("/") else "name a local folder"
     ):
@@ -166,8 +176,12 @@ def test_unfinished_output_is_refused_through_links(
             ["build", str(link.parent), "--follow-links", "--out", str(tmp_path / "new")],
         ):
             assert main(command) == 2
-            heard = capsys.readouterr()
-            assert (heard.out, NOT_A_DATA_SET in heard.err) == ("", True), (target, command, heard)
+            captured = capsys.readouterr()
+            assert (captured.out, NOT_A_DATA_SET in captured.err) == ("", True), (
+                target,
+                command,
+                captured,
+            )
 
 
 STEPS = {
@@ -178,7 +192,7 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_unfinished_first_build_on_a_disk_is_refused(
-    stopped: Stopped,
+    stopper: RunStopper,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -187,71 +201,75 @@ def test_unfinished_first_build_on_a_disk_is_refused(
     out, (owner, name) = str(tmp_path / "above" / "set"), STEPS[step]
     monkeypatch.setattr(
         "recordmill.building.finish_build.publish_files",
-        lambda *given: building_commit.publish_files(*given),
+        lambda *arguments: building_commit.publish_files(*arguments),
     )
-    with stopped.at(owner, name, lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:
-        refused(out, tmp_path, capsys)
+    with stopper.stop_at(owner, name, lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:
+        check_refused(out, tmp_path, capsys)
         kill()
-        refused(out, tmp_path, capsys)
+        check_refused(out, tmp_path, capsys)
     recordmill.build(ROWS, out, num_shards=2)
     assert len(recordmill.open(out)) == 300
 
 
 def test_unfinished_first_build_in_a_store_is_refused(
-    stopped: Stopped, store: Store, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stopper: RunStopper, store: Store, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"{out}/set"
-    with stopped.at(StoreRun, "commit", lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:
-        refused(out, tmp_path, capsys)
+    with stopper.stop_at(
+        StoreRun, "commit", lambda: recordmill.build(ROWS, out, num_shards=2)
+    ) as kill:
+        check_refused(out, tmp_path, capsys)
         kill()
-        refused(out, tmp_path, capsys)
+        check_refused(out, tmp_path, capsys)
     recordmill.build(ROWS, out, num_shards=2)
     assert len(recordmill.open(out)) == 300
 
 
-@pytest.mark.parametrize("where", ["disk", "store"])
+@pytest.mark.parametrize("storage", ["disk", "store"])
 def test_unfinished_build_over_a_data_set_leaves_it_readable(
-    stopped: Stopped,
+    stopper: RunStopper,
     store: Store,
     out: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    where: str,
+    storage: str,
 ) -> None:
-    above = f"{out}-over" if where == "store" else str(tmp_path / "above")
-    one = join(above, "set")
-    old = recordmill.build(ROWS, one, num_shards=1)
-    commit = StoreRun if where == "store" else RunFolder
-    with stopped.at(
-        commit, "commit", lambda: recordmill.build(ROWS, one, num_shards=3, overwrite=True)
+    parent = f"{out}-over" if storage == "store" else str(tmp_path / "above")
+    target = join(parent, "set")
+    old = recordmill.build(ROWS, target, num_shards=1)
+    commit = StoreRun if storage == "store" else RunFolder
+    with stopper.stop_at(
+        commit, "commit", lambda: recordmill.build(ROWS, target, num_shards=3, overwrite=True)
     ) as kill:
-        for ended in (False, True):
-            if ended:
+        for is_killed in (False, True):
+            if is_killed:
                 kill()
-            assert len(recordmill.open(one)) == 300
-            assert recordmill.verify(one) == []
-            shards = [path for path in find_files(one).values() if path.endswith("tfrecord")]
+            assert len(recordmill.open(target)) == 300
+            assert recordmill.verify(target) == []
+            shards = [path for path in find_files(target).values() if path.endswith("tfrecord")]
             new = [path for path in shards if path not in map(str, old.shards)]
             assert len(new) == 3
-            for given in (above, f"{above}/**", f"{above}/*/data-*/*.tfrecord"):
-                ds = recordmill.open(given)
+            for source in (parent, f"{parent}/**", f"{parent}/*/data-*/*.tfrecord"):
+                ds = recordmill.open(source)
                 assert [file.path for file in ds.records.catalog.files] == [*map(str, old.shards)]
                 assert any(
                     "unfinished result of a build or a read" in note
                     for note in ds.records.catalog.notes
                 )
-            assert recordmill.build(above, tmp_path / f"of-{ended}", kind="tfrecord").read == 300
+            assert (
+                recordmill.build(parent, tmp_path / f"of-{is_killed}", kind="tfrecord").read == 300
+            )
             assert main(["head", new[0]]) == 2
             assert NOT_A_DATA_SET in capsys.readouterr().err
 
 
 def test_build_killed_after_its_commit_is_a_data_set(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(RunFolder, "close", RunFolder.release)
-    built = recordmill.build(ROWS, tmp_path / "out")
+    result = recordmill.build(ROWS, tmp_path / "out")
     assert list(tmp_path.glob("out/_run-*"))
     assert find_unfinished(str(tmp_path / "out")) == []
     assert (
-        len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(built.shards[0]))) == 300
+        len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(result.shards[0]))) == 300
     )
 
 
@@ -265,8 +283,8 @@ def test_half_published_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
             raise OSError(5, "Input/output error")
         rename(old, new)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "rename", fail)
+    with monkeypatch.context() as context:
+        context.setattr(publish, "rename", fail)
         with pytest.raises(RecordmillError, match="not yet moved to its folder: the next read"):
             recordmill.read(tmp_path / "set", out)
     assert len(list(out.glob("*.parquet"))) == 2
@@ -278,15 +296,15 @@ def test_half_published_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_unfinished_read_over_another_in_a_store_is_no_input(
-    stopped: Stopped, store: Store, out: str, tmp_path: Path
+    stopper: RunStopper, store: Store, out: str, tmp_path: Path
 ) -> None:
     recordmill.build(ROWS, tmp_path / "set")
     recordmill.read(tmp_path / "set", out)
-    with stopped.at(
+    with stopper.stop_at(
         StoreRun, "commit", lambda: recordmill.read(tmp_path / "set", out, overwrite=True)
     ):
-        found = [path for path in find_files(out).values() if path.endswith("parquet")]
-        assert len(found) == 2
+        paths = [path for path in find_files(out).values() if path.endswith("parquet")]
+        assert len(paths) == 2
         assert recordmill.build(out, tmp_path / "new").read == 300
 
 
@@ -298,14 +316,15 @@ def test_status_shows_when_a_run_last_renewed_its_lease(
     store.put(f"{key}shared/plan", b"")
 
     def state() -> str:
-        (found,) = recordmill.status(out).runs
-        return found.state
+        (run,) = recordmill.status(out).runs
+        return run.state
 
-    before = store.objects(out)
+    old_objects = store.objects(out)
     assert re.fullmatch(r"running: last sign of life \d+ s ago", state())
-    now = time.time
-    monkeypatch.setattr("time.time", lambda: now() - 60)  # a clock that is slow
+    current_time = time.time
+    # The clock of this machine is slow.
+    monkeypatch.setattr("time.time", lambda: current_time() - 60)
     assert state() == "running: last sign of life 0 s ago"
-    monkeypatch.setattr("time.time", lambda: now() + 3 * 3600)
+    monkeypatch.setattr("time.time", lambda: current_time() + 3 * 3600)
     assert state() == "no sign of life for 3.0 h: `recordmill clean` shows whether it is dead"
-    assert store.objects(out) == before
+    assert store.objects(out) == old_objects

@@ -1,5 +1,6 @@
-"""`verify` finds every change of a data set, names file and place, and finds nothing in an
-intact one.
+"""`verify` finds every change of a data set, and names its file and place.
+
+It finds nothing in an intact data set.
 """
 
 import gzip
@@ -17,7 +18,7 @@ from recordmill.shards.verify import Problem, verify
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 60
-PACKED = [name for name in SHARD_SUFFIXES if name != "none"]
+COMPRESSIONS = [name for name in SHARD_SUFFIXES if name != "none"]
 
 
 @pytest.fixture(params=SHARD_SUFFIXES)
@@ -43,16 +44,18 @@ def problems(out: Path) -> dict[str, str]:
 
 
 def test_intact_data_set_has_no_problems_and_every_record_is_checked(out: Path) -> None:
-    seen: list[ProgressUpdate] = []
-    assert verify(out, progress=seen.append) == []
-    assert seen[-1].done == seen[-1].total == ROWS + 5
+    updates: list[ProgressUpdate] = []
+    assert verify(out, progress=updates.append) == []
+    assert updates[-1].done == updates[-1].total == ROWS + 5
 
 
 def test_flipped_byte_of_a_shard_is_found(out: Path) -> None:
     data = shard(out).read_bytes()
-    for at in range(0, len(data), max(len(data) // 50, 1)):
-        shard(out).write_bytes(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :])
-        assert str(shard(out)) in problems(out), at
+    for position in range(0, len(data), max(len(data) // 50, 1)):
+        shard(out).write_bytes(
+            data[:position] + bytes([data[position] ^ 16]) + data[position + 1 :]
+        )
+        assert str(shard(out)) in problems(out), position
 
 
 def test_truncated_or_missing_shard_is_found(out: Path) -> None:
@@ -60,10 +63,10 @@ def test_truncated_or_missing_shard_is_found(out: Path) -> None:
     data = path.read_bytes()
     for size in (0, 5, 12, len(data) // 2, len(data) - 9, len(data) - 1):
         path.write_bytes(data[:size])
-        found = verify(out)
+        findings = verify(out)
         assert any(
             finding.file == str(path) and f"has {size} bytes where" in finding.problem
-            for finding in found
+            for finding in findings
         )
     path.unlink()
     assert problems(out) == {str(path): "is missing; the manifest names it"}
@@ -71,10 +74,10 @@ def test_truncated_or_missing_shard_is_found(out: Path) -> None:
 
 def test_damaged_record_is_reported_with_its_place(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2)
-    at = int(np.load(index(out))["offset"][11])
-    flip(shard(out), at + 15)
+    offset = int(np.load(index(out))["offset"][11])
+    flip(shard(out), offset + 15)
     places = {finding.place for finding in verify(out)}
-    assert f"record 11, byte {at}" in places
+    assert f"record 11, byte {offset}" in places
 
 
 def edit_manifest(out: Path, name: str, value: object) -> None:
@@ -111,13 +114,13 @@ def test_wrong_entry_of_an_index_is_found_at_its_record(out: Path, field: str) -
     table = np.load(index(out))
     table[field][7] += 1
     np.save(index(out), table)
-    found = [finding for finding in verify(out) if finding.file == str(index(out))]
-    assert [finding.place for finding in found] == ["record 7"]
+    findings = [finding for finding in verify(out) if finding.file == str(index(out))]
+    assert [finding.place for finding in findings] == ["record 7"]
 
 
 def test_short_missing_or_invalid_index_is_found(out: Path) -> None:
-    whole = np.load(index(out))
-    np.save(index(out), whole[:-1])
+    entries = np.load(index(out))
+    np.save(index(out), entries[:-1])
     assert "lists 29 records where the manifest says 30" in problems(out)[str(index(out))]
     index(out).write_bytes(b"nonsense")
     assert "is not an index" in problems(out)[str(index(out))]
@@ -125,16 +128,16 @@ def test_short_missing_or_invalid_index_is_found(out: Path) -> None:
     assert problems(out)[str(index(out))] == "is missing; the manifest names it"
 
 
-@pytest.mark.parametrize("compression", PACKED)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_wrong_member_table_is_found(tmp_path: Path, compression: str) -> None:
     out = write_data_set(
         tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2, compression=compression
     )
     path = out / FOLDER / "index" / "train-00001.members.npy"
-    whole = np.load(path)
-    assert len(whole) > 3
+    entries = np.load(path)
+    assert len(entries) > 3
     for field, change in (("compressed", 1), ("uncompressed", 1), ("compressed", 10**9)):
-        table = whole.copy()
+        table = entries.copy()
         table[field][2] += change
         np.save(path, table)
         assert str(path) in problems(out), (field, change)
@@ -159,9 +162,9 @@ def test_changed_derived_files_are_reported_and_mended(out: Path) -> None:
         str(out / "manifest.json"): "differs from what the manifest says",
         str(out / "schema.pbtxt"): "is missing",
     }
-    mended = verify(out, mend=True)
-    assert len(mended) == 2
-    assert all(finding.mended for finding in mended)
+    findings = verify(out, mend=True)
+    assert len(findings) == 2
+    assert all(finding.mended for finding in findings)
     assert verify(out) == []
 
 
@@ -186,17 +189,17 @@ def test_each_damaged_record_of_a_file_is_reported(tmp_path: Path, compression: 
     payloads = [b"record %03d" % number for number in range(300)]
     content = bytearray(tfrecord_bytes(payloads))
     size = len(content) // len(payloads)
-    damaged = [3, 7, *range(100, 250)]
-    for record in damaged:
+    damaged_records = [3, 7, *range(100, 250)]
+    for record in damaged_records:
         content[record * size + 12] ^= 1  # the first byte of the payload
     path = tmp_path / "a.tfrecord"
     path.write_bytes(content if compression == "none" else gzip.compress(bytes(content)))
     updates: list[ProgressUpdate] = []
-    *first, last = verify(path, progress=updates.append)
-    places = [problem.place.removesuffix(" of the uncompressed data") for problem in first]
-    assert places == [f"record {record}, byte {record * size}" for record in damaged[:100]]
-    assert last.problem == "52 more records can't be read"
-    assert updates[-1].done == len(payloads) - len(damaged)
+    *findings, summary = verify(path, progress=updates.append)
+    places = [problem.place.removesuffix(" of the uncompressed data") for problem in findings]
+    assert places == [f"record {record}, byte {record * size}" for record in damaged_records[:100]]
+    assert summary.problem == "52 more records can't be read"
+    assert updates[-1].done == len(payloads) - len(damaged_records)
 
 
 def test_shared_files_have_no_problem_but_missing_shards(

@@ -1,5 +1,6 @@
-"""Lenient reads lose only damaged records and report each of them, for plain and compressed
-files alike.
+"""Lenient reads lose only damaged records, and report each of them.
+
+Plain and compressed files behave alike.
 """
 
 import gzip
@@ -21,14 +22,17 @@ from recordmill.shards.pieces import iter_piece_reads
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.compression import open_stream
 
-# Damaged shards read leniently
-ROWS_OF_SALVAGE = 40
-TABLE = mixed_rows(ROWS_OF_SALVAGE)
+ROWS = 40
+TABLE = mixed_rows(ROWS)
 PIECE_BYTES = 2000
 
 
-def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
-    """(ids of the good records, the rejects, the pieces)."""
+def read_leniently(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
+    """Reads all records leniently, and checks the good ones.
+
+    Returns:
+        The ids of the good records, the rejects, and the number of pieces.
+    """
     pieces = [
         piece
         for ordinal, file in enumerate(catalog.files)
@@ -52,7 +56,7 @@ def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
 
 
 @pytest.fixture(scope="module", params=SHARD_SUFFIXES)
-def made(
+def data_set(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, bytes]:
     out = write_data_set(
@@ -62,9 +66,9 @@ def made(
     return out, shard, shard.read_bytes()
 
 
-def test_lenient_read_of_intact_shards_loses_nothing(made: tuple[Path, Path, bytes]) -> None:
-    ids, rejects, pieces = salvaged(catalog_inputs(made[0], lenient=True))
-    assert ids == list(range(ROWS_OF_SALVAGE))
+def test_lenient_read_of_intact_shards_loses_nothing(data_set: tuple[Path, Path, bytes]) -> None:
+    ids, rejects, pieces = read_leniently(catalog_inputs(data_set[0], lenient=True))
+    assert ids == list(range(ROWS))
     assert not rejects
     assert pieces > 3
 
@@ -74,58 +78,60 @@ def test_lenient_read_of_intact_shards_loses_nothing(made: tuple[Path, Path, byt
 )
 @given(data=st.data())
 def test_lenient_read_loses_only_damaged_records_and_reports_them(
-    made: tuple[Path, Path, bytes], data: st.DataObject
+    data_set: tuple[Path, Path, bytes], data: st.DataObject
 ) -> None:
-    out, shard, whole = made
-    damaged = bytearray(whole)
-    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
-        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
-    size = data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))
+    out, shard, content = data_set
+    damaged_content = bytearray(content)
+    for position in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
+        damaged_content[position] ^= 1 << data.draw(st.integers(0, 7))
+    size = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
     try:
-        shard.write_bytes(damaged[:size])
-        ids, rejects, _ = salvaged(catalog_inputs(out, lenient=True))
+        shard.write_bytes(damaged_content[:size])
+        ids, rejects, _ = read_leniently(catalog_inputs(out, lenient=True))
     finally:
-        shard.write_bytes(whole)
+        shard.write_bytes(content)
     assert ids == sorted(set(ids))
-    assert len(ids) + len(rejects) == ROWS_OF_SALVAGE
+    assert len(ids) + len(rejects) == ROWS
     assert set(ids) | {int(reject.place.split()[1].rstrip(",")) for reject in rejects} == set(
-        range(ROWS_OF_SALVAGE)
+        range(ROWS)
     )
-    if size == len(whole) and shard.suffix == ".tfrecord":
+    if size == len(content) and shard.suffix == ".tfrecord":
         assert len(rejects) <= 3
 
 
 @pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
 def test_plain_and_compressed_files_report_the_same_damage(
-    made: tuple[Path, Path, bytes], tmp_path: Path, step: int
+    data_set: tuple[Path, Path, bytes], tmp_path: Path, step: int
 ) -> None:
-    """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and
-    message.
+    """Three ways to read find the same damage, with place, reason and message.
+
+    The ways are a pass over headers, a scan of a piece, and a stream.
     """
-    with open_stream(str(made[1])) as stream:
+    with open_stream(str(data_set[1])) as stream:
         buffer = np.empty(1 << 20, np.uint8)
-        whole = buffer[: stream.fill(buffer)].tobytes()
-    damaged = bytearray(whole)
+        intact_content = buffer[: stream.fill(buffer)].tobytes()
+    damaged_content = bytearray(intact_content)
     for record in (5, 6, 20):
-        damaged[_starts(whole)[record] + step] ^= 0x10
-    told = []
+        damaged_content[_starts(intact_content)[record] + step] ^= 0x10
+    results = []
     for name, content in (
-        ("a.tfrecord", bytes(damaged)),
-        ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)),
+        ("a.tfrecord", bytes(damaged_content)),
+        ("a.tfrecord.gz", gzip.compress(bytes(damaged_content), 1)),
     ):
         (tmp_path / name).write_bytes(content)
-        ids, rejects, _ = salvaged(catalog_inputs(tmp_path / name))
-        told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
-    assert told[0] == told[1]
-    assert len(told[0][0]) == ROWS_OF_SALVAGE - 3
+        ids, rejects, _ = read_leniently(catalog_inputs(tmp_path / name))
+        results.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
+    assert results[0] == results[1]
+    assert len(results[0][0]) == ROWS - 3
     assert all(
-        (reason == FRAME_DAMAGE) == ("; skipped " in message) for _, reason, message in told[0][1]
+        (reason == FRAME_DAMAGE) == ("; skipped " in message)
+        for _, reason, message in results[0][1]
     )
 
 
 def _starts(shard: bytes) -> list[int]:
-    starts, at = [], 0
-    while at < len(shard):
-        starts.append(at)
-        at += int.from_bytes(shard[at : at + 8], "little") + 16
+    starts, offset = [], 0
+    while offset < len(shard):
+        starts.append(offset)
+        offset += int.from_bytes(shard[offset : offset + 8], "little") + 16
     return starts

@@ -1,4 +1,7 @@
-"""The schema of TFRecord files is inferred from all records, or guessed from the first ones."""
+"""The schema of TFRecord files is inferred from all records.
+
+A guess uses only the first records.
+"""
 
 import gzip
 from pathlib import Path
@@ -34,10 +37,10 @@ def test_schema_covers_the_records_of_all_files(tmp_path: Path, threads: int) ->
 
 def test_compressed_files_give_the_schema_of_plain_ones(tmp_path: Path) -> None:
     plain = plain_file(tmp_path / "a.tfrecord")
-    packed = tmp_path / "b.tfrecord.gz"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    compressed = tmp_path / "b.tfrecord.gz"
+    compressed.write_bytes(gzip.compress(plain.read_bytes()))
     schemas = [
-        infer_schema(catalog_files([str(path)]).files, threads=2)[0] for path in (plain, packed)
+        infer_schema(catalog_files([str(path)]).files, threads=2)[0] for path in (plain, compressed)
     ]
     assert schemas[0] == schemas[1]
 

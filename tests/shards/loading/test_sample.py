@@ -1,4 +1,4 @@
-"""A sample is the first records of each file, and an invalid one is refused."""
+"""A sample has the first records of each file. An invalid sample is refused."""
 
 from pathlib import Path
 
@@ -19,21 +19,21 @@ def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: s
         )
     ).records.catalog.files
 
-    def seen(sample: Sample) -> list[tuple[str, int, int]]:
+    def list_reads(sample: Sample) -> list[tuple[str, int, int]]:
         all_frames = [call() for call in iter_sample_reads(files, sample)]
         return [
             (files[frames.file].name[-26:], int(frames.numbers[0]), len(frames))
             for frames in all_frames
         ]
 
-    assert [(first, records) for _, first, records in seen(Sample(6))] == [
+    assert [(first, records) for _, first, records in list_reads(Sample(6))] == [
         (0, 2),
         (0, 2),
         (0, 1),
         (0, 1),
     ]
-    assert sum(records for _, _, records in seen(Sample(1000))) == 40
-    assert sum(records for _, _, records in seen(Sample(2, whole_files=True))) == 20
+    assert sum(records for _, _, records in list_reads(Sample(1000))) == 40
+    assert sum(records for _, _, records in list_reads(Sample(2, whole_files=True))) == 20
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])

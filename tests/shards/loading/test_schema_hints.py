@@ -1,5 +1,6 @@
-"""A schema beside TFRecord files is used if the records agree; otherwise a note names it and the
-read goes on.
+"""A schema next to TFRecord files is used if the records agree.
+
+Otherwise a note names it, and the read ignores it.
 """
 
 import json
@@ -27,8 +28,8 @@ from recordmill.sources.tfrecord.source import plan_tfrecord
 from recordmill.storage.listing import list_inputs
 
 
-def foreign(tmp_path: Path, rows: int = 40) -> Path:
-    """Shards of MIXED in a folder of their own, with nothing beside them."""
+def write_foreign(tmp_path: Path, rows: int = 40) -> Path:
+    """Writes shards of MIXED to a folder without any other file."""
     out = write_data_set(tmp_path / "made", {"train": mixed_rows(rows)})
     (tmp_path / "in").mkdir()
     for shard in (out / FOLDER).glob("*.tfrecord"):
@@ -46,7 +47,7 @@ def foreign(tmp_path: Path, rows: int = 40) -> Path:
     ],
 )
 def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: str) -> None:
-    folder = foreign(tmp_path)
+    folder = write_foreign(tmp_path)
     assert open(folder).schema != MIXED
     write_file(folder / place, tfmd.to_pbtxt(MIXED))
     ds = open(folder)
@@ -60,7 +61,7 @@ def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: s
 
 
 def test_features_json_of_ours_restores_the_schema(tmp_path: Path) -> None:
-    folder = foreign(tmp_path)
+    folder = write_foreign(tmp_path)
     write_file(folder / "features.json", json.dumps(tfds.to_features_json(MIXED)))
     for name, text in tfds.label_files(MIXED).items():
         write_file(folder / name, text)
@@ -79,7 +80,7 @@ def write(path: Path, *records: dict[str, Any]) -> None:
     path.write_bytes(tfrecord_bytes(example(record) for record in records))
 
 
-def hint(path: Path, *features: Feature) -> None:
+def write_hint(path: Path, *features: Feature) -> None:
     write_file(path / "schema.pbtxt", tfmd.to_pbtxt(Schema(features)))
 
 
@@ -91,28 +92,27 @@ def test_hint_that_the_records_contradict_is_not_used(tmp_path: Path) -> None:
             for _ in range(3)
         ),
     )
-    wrong = [
+    wrong_features = [
         Feature("n", "uint8"),
         Feature("x", "float32", (3,)),
         Feature("s", "string"),
         Feature("ok", "int8"),
         Feature("raw", "uint8", (2, 2)),
     ]
-    hint(tmp_path, *wrong, Feature("gone", "int64"))
+    write_hint(tmp_path, *wrong_features, Feature("gone", "int64"))
     ds = open(tmp_path)
-    assert ds.schema["ok"] == Feature(
-        "ok", "int8", (), True
-    )  # the records say that it is always there
+    # The feature is required, because it is in every record.
+    assert ds.schema["ok"] == Feature("ok", "int8", (), True)
     assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == [
         "int64",
         "float32 [4]",
         "bytes",
         "string",
     ]
-    used, not_used = ds.schema_notes
-    assert used.startswith("1 feature described by ")
-    assert "n (it declares uint8, but the records contain 300 to 300)" in not_used
-    assert not_used.endswith("and 2 more")
+    used_note, unused_note = ds.schema_notes
+    assert used_note.startswith("1 feature described by ")
+    assert "n (it declares uint8, but the records contain 300 to 300)" in unused_note
+    assert unused_note.endswith("and 2 more")
     assert ds.to_table()["n"].to_pylist() == [300] * 3
 
 
@@ -123,7 +123,9 @@ def test_hint_gives_raw_bytes_and_boxes_their_shape(tmp_path: Path) -> None:
         {"pixels": pixels.tobytes(), "boxes": [0.0] * 8},
         {"pixels": pixels.tobytes(), "boxes": [1.0] * 4},
     )
-    hint(tmp_path, Feature("pixels", "uint8", (3, 4), True), Feature("boxes", "float32", (None, 4)))
+    write_hint(
+        tmp_path, Feature("pixels", "uint8", (3, 4), True), Feature("boxes", "float32", (None, 4))
+    )
     ds = open(tmp_path)
     assert ds.to_numpy()["pixels"].tolist() == [pixels.tolist()] * 2
     assert [len(boxes) for boxes in ds.to_table()["boxes"].to_pylist()] == [2, 1]
@@ -133,7 +135,7 @@ def test_contradictory_or_invalid_hints_are_noted(tmp_path: Path) -> None:
     for name, dtype in (("a", "int8"), ("b", "int16")):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "x.tfrecord", {"n": 1})
-        hint(tmp_path / name, Feature("n", dtype))
+        write_hint(tmp_path / name, Feature("n", dtype))
     ds = open(tmp_path)
     assert ds.schema["n"].dtype == "int64"
     assert 'which differ; choose with schema="FILE"' in ds.schema_notes[0]
@@ -161,21 +163,21 @@ def test_read_and_build_note_the_used_hint(
         tmp_path / "in" / "features.json",
         json.dumps(tfds.to_features_json(Schema((Feature("n", "int8", (), True),)))),
     )
-    said = f"1 feature described by {tmp_path}/in/features.json"
+    note = f"1 feature described by {tmp_path}/in/features.json"
     result = read(tmp_path / "in", tmp_path / "out")
-    assert result.notes == ("left out files that are not TFRecords (1): features.json", said)
+    assert result.notes == ("left out files that are not TFRecords (1): features.json", note)
     assert result.schema["n"].dtype == "int8"
     files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
     assert plan_tfrecord(files, InputOptions(), PlanOptions()).notes == (
         "schema inferred from all records",
-        said,
+        note,
     )
     assert main(["read", str(tmp_path / "in"), "--out", str(tmp_path / "cli")]) == 0
-    assert f"note: {said}\n" in capsys.readouterr().err
+    assert f"note: {note}\n" in capsys.readouterr().err
 
 
 def test_read_notes_images_and_tensors_that_it_could_decode(tmp_path: Path) -> None:
-    """Only of bytes that it leaves as they are."""
+    """The notes are only about bytes that the read does not decode."""
     tf = pytest.importorskip("tensorflow")
     png = tf.io.encode_png(np.zeros((3, 2, 3), np.uint8)).numpy()
     tensor = tf.io.serialize_tensor(np.zeros((2, 3), np.float32)).numpy()
@@ -197,7 +199,7 @@ def test_read_notes_images_and_tensors_that_it_could_decode(tmp_path: Path) -> N
 def test_inspect_notes_the_used_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
-    hint(tmp_path / "in", Feature("n", "int8"))
+    write_hint(tmp_path / "in", Feature("n", "int8"))
     assert main(["inspect", str(tmp_path / "in"), "--quiet"]) == 0
     text = capsys.readouterr().out
     assert f"note: 1 feature described by {tmp_path}/in/schema.pbtxt\n" in text
@@ -219,8 +221,8 @@ def test_inspect_notes_the_used_hint(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_data_set_written_by_tensorflow_datasets_is_described_by_its_files(tmp_path: Path) -> None:
-    tfds_made = pytest.importorskip("tensorflow_datasets")
-    kinds = tfds_made.features
+    tfds_package = pytest.importorskip("tensorflow_datasets")
+    kinds = tfds_package.features
     features = kinds.FeaturesDict(
         {
             "label": kinds.ClassLabel(names=["cat", "dog"]),
@@ -267,8 +269,8 @@ def test_data_set_written_by_tensorflow_datasets_is_described_by_its_files(tmp_p
     features.save_config(str(tmp_path))
     ds = open(tmp_path)
     assert ds.splits == ("train",)
-    described = {feature.name: feature.describe() for feature in ds.schema}
-    assert described == {
+    descriptions = {feature.name: feature.describe() for feature in ds.schema}
+    assert descriptions == {
         "label": "int64",
         "matrix": "float32 [2, 3]",
         "raw": "uint8 [2, 2]",
