@@ -1,4 +1,7 @@
-"""The features that become files and their names are chosen, or refused with a remedy."""
+"""A read chooses the feature that becomes files, and the names of the files.
+
+It refuses a wrong choice with a remedy.
+"""
 
 from pathlib import Path
 

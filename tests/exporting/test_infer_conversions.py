@@ -63,9 +63,9 @@ def test_lists_of_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
             read(out, tmp_path / to, to=to, decode_images=True)
     result = read(out, tmp_path / "to", to="parquet", decode_images=True, resize="5x6")
     rows = pq.read_table(result.paths[0])["frames"].to_pylist()
-    decoded = np.array(rows[0] + rows[1], np.uint8).reshape(4, 5, 6, 3)
-    wanted = [tf.image.resize(pixels_of(image), (5, 6), antialias=True) for image in images]
-    assert np.array_equal(decoded, tf.round(wanted).numpy())
+    pixels = np.array(rows[0] + rows[1], np.uint8).reshape(4, 5, 6, 3)
+    expected = [tf.image.resize(pixels_of(image), (5, 6), antialias=True) for image in images]
+    assert np.array_equal(pixels, tf.round(expected).numpy())
 
 
 def test_lists_without_any_image_need_a_size(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Each record of a read is in exactly one task, wherever shards are divided, and planning opens
-no shard.
+"""Each record of a read is in exactly one task, wherever shards are divided.
+
+Planning opens no shard.
 """
 
 import itertools
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -19,17 +20,15 @@ from recordmill.options.read import ReadOutput, ReadSelection
 from recordmill.records.tfrecord.frames import Damage
 from recordmill.shards.pieces import Piece
 
-SHARDS = some.lists(
-    some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30
-)
+SHARDS = st.lists(st.tuples(st.integers(1, 900), st.integers(1, 40)), min_size=1, max_size=30)
 
 
 def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[ReadTask]:
-    spans = [Piece(at, 0, size, None, records) for at, (size, records) in enumerate(shards)]
+    spans = [Piece(index, 0, size, None, records) for index, (size, records) in enumerate(shards)]
     return list(divide_tasks([ReadTask("train", 0, 1, spans)], (), file_bytes))
 
 
-@given(SHARDS, some.integers(1, 1500))
+@given(SHARDS, st.integers(1, 1500))
 def test_tasks_divide_the_sequence_of_shards_evenly(
     shards: list[tuple[int, int]], file_bytes: int
 ) -> None:
@@ -47,9 +46,9 @@ def test_tasks_divide_the_sequence_of_shards_evenly(
     assert line[-1][1] == sum(sizes)
     assert all(start < stop for start, stop in line)
     firsts = list(itertools.accumulate((len(job.pieces) for job in jobs), initial=0))
-    assert [line[at][0] for at in firsts[:-1]] == list(range(0, sum(sizes), width))
+    assert [line[index][0] for index in firsts[:-1]] == list(range(0, sum(sizes), width))
     assert [(job.index, job.num_tasks) for job in jobs] == [
-        (at, len(jobs)) for at in range(len(jobs))
+        (index, len(jobs)) for index in range(len(jobs))
     ]
     for span in (span for job in jobs for span in job.pieces):
         assert span.records == (
@@ -57,27 +56,28 @@ def test_tasks_divide_the_sequence_of_shards_evenly(
         )
 
 
-@given(SHARDS, SHARDS, some.integers(900, 3000))
+@given(SHARDS, SHARDS, st.integers(900, 3000))
 def test_added_shards_change_only_the_last_task(
-    shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int
+    shards: list[tuple[int, int]], added_shards: list[tuple[int, int]], file_bytes: int
 ) -> None:
-    before, after = jobs_of(shards, file_bytes), jobs_of(shards + more, file_bytes)
-    for old, new in zip(before[:-1], after, strict=False):
+    old_tasks, new_tasks = jobs_of(shards, file_bytes), jobs_of(shards + added_shards, file_bytes)
+    for old, new in zip(old_tasks[:-1], new_tasks, strict=False):
         assert list(old.pieces) == list(new.pieces)
 
 
-@given(some.lists(some.integers(1, 900), max_size=40), some.integers(1, 2000))
+@given(st.lists(st.integers(1, 900), max_size=40), st.integers(1, 2000))
 def test_task_takes_as_many_pieces_as_fit(sizes: list[int], file_bytes: int) -> None:
     ends = list(itertools.accumulate(sizes))
     pieces = [
-        Piece(0, end - size, end, at, 1)
-        for at, (size, end) in enumerate(zip(sizes, ends, strict=True))
+        Piece(0, end - size, end, index, 1)
+        for index, (size, end) in enumerate(zip(sizes, ends, strict=True))
     ]
     expected: list[list[Piece]] = [[]]
     for piece, size in zip(pieces, sizes, strict=True):
         if (
             expected[-1]
-            and sum(one.stop - one.start for one in expected[-1] if one.stop) + size > file_bytes
+            and sum(item.stop - item.start for item in expected[-1] if item.stop) + size
+            > file_bytes
         ):
             expected.append([])
         expected[-1].append(piece)
@@ -99,19 +99,19 @@ def test_record_count_of_pieces_is_known_unless_a_stream_or_index_is_needed() ->
 
 
 def test_plan_of_a_read_opens_no_index_and_its_tasks_read_their_own(tmp_path: Path) -> None:
-    built = recordmill.build(
-        {"x": np.arange(4000.0), "text": ["x" * (at % 70) for at in range(4000)]},
+    result = recordmill.build(
+        {"x": np.arange(4000.0), "text": ["x" * (row % 70) for row in range(4000)]},
         tmp_path / "out",
         num_shards=4,
     )
-    (index,) = Path(built.out).glob("data-*/index")
+    (index,) = Path(result.out).glob("data-*/index")
     shutil.move(index, tmp_path / "elsewhere")
-    plan = plan_read(built.out, ReadOptions(ReadOutput(file_size=30_000)))
-    limited = [
-        plan_read(built.out, ReadOptions(selection=ReadSelection(limit=limit)))
+    plan = plan_read(result.out, ReadOptions(ReadOutput(file_size=30_000)))
+    limited_plans = [
+        plan_read(result.out, ReadOptions(selection=ReadSelection(limit=limit)))
         for limit in (0, 4000)
     ]
-    assert [one.records for one in (plan, *limited)] == [4000, 0, 4000]
+    assert [read_plan.records for read_plan in (plan, *limited_plans)] == [4000, 0, 4000]
     assert len(plan.tasks) > 8
     with pytest.raises(DataError, match="is missing"):
         list(read_task_records(plan, plan.tasks[1], 1))

@@ -1,4 +1,4 @@
-"""Records are sampled and filtered before they are converted, whatever their files are called."""
+"""Records are sampled and filtered before conversion, for any names of the files."""
 
 import shutil
 from pathlib import Path
@@ -26,46 +26,50 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_have_the_requested_share_and_are_nested(out: Path, tmp_path: Path) -> None:
-    small, large, other, none, every = (
+    small_sample, large_sample, other_sample, empty_sample, full_sample = (
         set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
         for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
     )
-    assert 30 < len(small) < 90 < 140 < len(large) < 220
-    assert small < large
-    assert large != other
-    assert (none, every) == (set(), set(range(300)))
+    assert 30 < len(small_sample) < 90 < 140 < len(large_sample) < 220
+    assert small_sample < large_sample
+    assert large_sample != other_sample
+    assert (empty_sample, full_sample) == (set(), set(range(300)))
 
 
 def test_sample_does_not_depend_on_how_files_are_named(out: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "elsewhere" / "moved"
-    shutil.copytree(out, moved)
-    files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
-    ways = [
+    copy = tmp_path / "elsewhere" / "moved"
+    shutil.copytree(out, copy)
+    files = sorted(str(path) for path in (copy / FOLDER).glob("train-*"))
+    all_inputs = [
         out,
-        moved,
-        moved / FOLDER,
-        str(moved / FOLDER / "train-*"),
+        copy,
+        copy / FOLDER,
+        str(copy / FOLDER / "train-*"),
         files,
-        [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)],
+        [str(copy / FOLDER / f"train-0000{i}*") for i in range(3)],
     ]
-    found = [
-        ids(read(way, tmp_path / str(number), sample=0.3, seed=5))
-        for number, way in enumerate(ways)
+    samples = [
+        ids(read(inputs, tmp_path / str(number), sample=0.3, seed=5))
+        for number, inputs in enumerate(all_inputs)
     ]
-    assert found == found[:1] * len(ways)
-    assert 50 < len(found[0]) < 130
-    assert [i % 100 for i in found[0] if i < 100] != [
-        i % 100 for i in found[0] if 100 <= i < 200
+    assert samples == samples[:1] * len(all_inputs)
+    assert 50 < len(samples[0]) < 130
+    assert [i % 100 for i in samples[0] if i < 100] != [
+        i % 100 for i in samples[0] if 100 <= i < 200
     ], "the files have samples of their own"
-    (moved / FOLDER).rename(moved / "data-other")
-    again = tmp_path / "again"
-    shutil.copytree(moved / "data-other", again / "deep" / "shards")
-    assert ids(read(again / "deep" / "shards", tmp_path / "to", sample=0.3, seed=5)) == found[0]
+    (copy / FOLDER).rename(copy / "data-other")
+    second_copy = tmp_path / "again"
+    shutil.copytree(copy / "data-other", second_copy / "deep" / "shards")
+    assert (
+        ids(read(second_copy / "deep" / "shards", tmp_path / "to", sample=0.3, seed=5))
+        == samples[0]
+    )
 
 
 def test_records_are_filtered_before_conversion(out: Path, tmp_path: Path) -> None:
-    """What is filtered out is not converted, so it can't be bad there; damage is found all the
-    same.
+    """Records that the filter removes are not converted, so they cannot be rejects.
+
+    Damage of a record is found in spite of the filter.
     """
     options: dict[str, Any] = {"pad": "words=1:", "to": "npy"}
     with pytest.raises(DataError, match="more than the length of 1"):

@@ -1,5 +1,6 @@
-"""A killed read resumes to the files of an undisturbed one, and what changed in between is read
-again.
+"""A killed read resumes, and writes the files of an undisturbed read.
+
+Inputs and outputs that changed in between are read again.
 """
 
 import gzip
@@ -70,8 +71,10 @@ read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
 
 
 def make_inputs(root: Path) -> dict[str, Any]:
-    """The same records as a data set, gzip shards, files of others, gzip streams, and files with a
-    damaged record.
+    """Writes the same records in five forms, and returns the paths by name.
+
+    The forms are a data set, gzip shards, foreign files, gzip streams, and files with a damaged
+    record.
     """
     plain = write_data_set(root / "plain", ROWS, shards=6)
     write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
@@ -81,21 +84,26 @@ def make_inputs(root: Path) -> dict[str, Any]:
         data = path.read_bytes()
         (root / "foreign" / path.name).write_bytes(data)
         (root / "streams" / f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
-        broken = bytearray(data)
-        broken[len(data) // 2] ^= 1
-        (root / "damaged" / path.name).write_bytes(broken)
+        damaged_data = bytearray(data)
+        damaged_data[len(data) // 2] ^= 1
+        (root / "damaged" / path.name).write_bytes(damaged_data)
     return {path.name: str(path) for path in root.iterdir()}
 
 
-def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A read in a process of its own that is killed when so many accounts are written, or can write
-    files so large.
+def run_killed_read(
+    kill_point: str, source: Any, out: Path, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a read in a process that is killed, or cannot write large files.
+
+    Args:
+        kill_point: `account:N` kills the process after N counts files, `made:N` after N writes of
+            worker tasks. `size:N` limits files to N bytes.
     """
     command = [
         sys.executable,
         "-c",
         CHILD,
-        when,
+        kill_point,
         json.dumps(source),
         str(out),
         json.dumps({**UNITS, **options}),
@@ -103,46 +111,48 @@ def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.Comp
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-def run_of(out: Path) -> Path:
+def find_run(out: Path) -> Path:
     (run,) = out.glob("_run-*")
     return run
 
 
-def records_finished_in(run: Path) -> int:
-    """How many records the accounts of a dead read speak of."""
+def count_finished_records(run: Path) -> int:
+    """Returns the number of records in the counts files of a dead read."""
     return sum(json.loads(path.read_text())["read"] for path in list_counts_files(run))
 
 
-def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
-    """The same read without any accounts, into `whole` beside out, which must hold the same
-    files.
+def read_undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
+    """Repeats a read without saved progress, and checks that it writes the same files.
+
+    The result is in the folder `whole` next to `out`.
     """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(resume, "saves_progress", lambda *_: False)
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(resume, "saves_progress", lambda *_: False)
         result = read(source, out.with_name("whole"), **{**UNITS, **options})
     assert tree(out) == tree(result.out)
     return result
 
 
-def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
-    """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an
-    undisturbed one.
+def check_resumes(source: Any, out: Path, **options: Any) -> ReadResult:
+    """Resumes the killed read in `out`, and compares it with an undisturbed read.
+
+    The resumed read must read only the remaining records.
     """
-    before = records_finished_in(run_of(out))
-    count = len(list_counts_files(run_of(out)))
+    finished_records = count_finished_records(find_run(out))
+    count = len(list_counts_files(find_run(out)))
     progress = Progress()
     result = read(source, out, progress=progress, **{**UNITS, **options})
-    whole = undisturbed(source, out, **options)
+    expected = read_undisturbed(source, out, **options)
     assert f"resuming an earlier read: {count} of" in result.notes[-1]
-    assert before > 0
-    assert progress.records == whole.read - before
+    assert finished_records > 0
+    assert progress.records == expected.read - finished_records
     assert (result.read, result.records, result.rejected, result.filtered) == (
-        whole.read,
-        whole.records,
-        whole.rejected,
-        whole.filtered,
+        expected.read,
+        expected.records,
+        expected.rejected,
+        expected.filtered,
     )
-    assert result.reject_reasons == whole.reject_reasons
+    assert result.reject_reasons == expected.reject_reasons
     return result
 
 
@@ -172,8 +182,8 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def _few(to: str) -> bool:
-    """Whether there is an output for each of the two splits only."""
+def _has_few_outputs(to: str) -> bool:
+    """Returns whether each of the two splits has only one output."""
     return to in ("npy", "npz")
 
 
@@ -186,52 +196,58 @@ def test_killed_read_resumes(
     inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    finished = 1 if _few(options["to"]) else 4
-    assert killed(f"account:{finished}", inputs[name], out, **options).returncode == -signal.SIGKILL
-    assert [path.name for path in out.iterdir()] == [run_of(out).name]
-    assert len(list_counts_files(run_of(out))) >= finished
-    result = check_goes_on(inputs[name], out, **options)
+    count = 1 if _has_few_outputs(options["to"]) else 4
+    assert (
+        run_killed_read(f"account:{count}", inputs[name], out, **options).returncode
+        == -signal.SIGKILL
+    )
+    assert [path.name for path in out.iterdir()] == [find_run(out).name]
+    assert len(list_counts_files(find_run(out))) >= count
+    result = check_resumes(inputs[name], out, **options)
     assert (result.rejected > 0) == ("max_rejects" in options)
 
 
 @pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
 def test_resumed_read_keeps_finished_files(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
-    killed("account:1" if _few(to) else "account:5", inputs["plain"], out, to=to)
-    data = run_of(out) / "data"
-    before = {
+    run_killed_read(
+        "account:1" if _has_few_outputs(to) else "account:5", inputs["plain"], out, to=to
+    )
+    data = find_run(out) / "data"
+    old_inodes = {
         path.stat().st_ino for path in data.glob("*.parquet" if to == "parquet" else "train/*.npy")
     }
-    assert before
-    check_goes_on(inputs["plain"], out, to=to)
-    assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
+    assert old_inodes
+    check_resumes(inputs["plain"], out, to=to)
+    assert old_inodes <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
 
 
 def test_changed_input_is_read_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     shutil.copytree(inputs["foreign"], source)
-    assert killed("account:9", str(source), out, threads=1).returncode == -signal.SIGKILL
+    assert run_killed_read("account:9", str(source), out, threads=1).returncode == -signal.SIGKILL
     victim = sorted(source.glob("train-*"))[1]
-    other = write_data_set(
+    other_set = write_data_set(
         tmp_path / "other", {"train": mixed_rows(100, 100).slice(0, 100)}, shards=1
     )
-    victim.write_bytes(next((other / FOLDER).glob("*.tfrecord")).read_bytes())  # as long as it was
+    # The size stays the same.
+    victim.write_bytes(next((other_set / FOLDER).glob("*.tfrecord")).read_bytes())
     progress = Progress()
     result = read(str(source), out, progress=progress, **UNITS)
     assert progress.records == result.read
-    undisturbed(str(source), out)
+    read_undisturbed(str(source), out)
 
 
 def test_changed_output_is_written_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("account:4", inputs["plain"], out)
-    first, second = sorted((run_of(out) / "data").glob("*.parquet"))[:2]
+    run_killed_read("account:4", inputs["plain"], out)
+    first, second = sorted((find_run(out) / "data").glob("*.parquet"))[:2]
     first.write_bytes(first.read_bytes()[:-1])
     second.unlink()
-    before = len(list_counts_files(run_of(out)))
+    old_count = len(list_counts_files(find_run(out)))
     result = read(inputs["plain"], out, **UNITS)
-    assert f"read: {before - 2} of" in result.notes[-1]
-    undisturbed(inputs["plain"], out)
+    assert f"read: {old_count - 2} of" in result.notes[-1]
+    read_undisturbed(inputs["plain"], out)
 
 
 @pytest.mark.parametrize("options", [{"to": "arrow"}, {"where": pc.field("id") > 3}], ids=str)
@@ -239,8 +255,8 @@ def test_read_with_other_options_starts_again(
     inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    killed("account:3", inputs["plain"], out)
-    dead = run_of(out)
+    run_killed_read("account:3", inputs["plain"], out)
+    dead = find_run(out)
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **{**UNITS, **options})
     assert not [note for note in result.notes if "resuming" in note]
@@ -249,10 +265,10 @@ def test_read_with_other_options_starts_again(
 
 
 MANY = list(range(50))
-ANOTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+CHANGED_OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"where": "id = 3"}, {"where": "id = 4"}),
     ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
-    # in their texts both are the same
+    # Both conditions have the same text.
     (
         {"where": pc.field("id").isin(MANY)},
         {"where": pc.field("id").isin([*MANY[:25], 7, *MANY[26:]])},
@@ -278,14 +294,18 @@ ANOTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_fingerprint_of_a_read_depends_on_what_changes_its_files(
     inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mark(**options: Any) -> str:
+    def fingerprint(**options: Any) -> str:
         return fingerprint_plan(plan_read(inputs["plain"], make_settings(**options).plan))
 
-    for before, after in ANOTHER:
-        assert mark(**before, threads=1, memory="1GiB") == mark(**before) != mark(**after), after
-    before = mark()
+    for first, second in CHANGED_OPTIONS:
+        assert (
+            fingerprint(**first, threads=1, memory="1GiB")
+            == fingerprint(**first)
+            != fingerprint(**second)
+        ), second
+    first = fingerprint()
     monkeypatch.setattr(resume, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
-    assert mark() != before
+    assert fingerprint() != first
 
 
 @pytest.mark.sweep
@@ -293,25 +313,25 @@ def test_read_with_a_runner_does_not_resume_a_local_one(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    killed("account:3", inputs["plain"], out)
+    run_killed_read("account:3", inputs["plain"], out)
     progress = Progress()
     result = read(inputs["plain"], out, runner="FnApiRunner", progress=progress, **UNITS)
     assert progress.records == result.read
-    undisturbed(inputs["plain"], out)
+    read_undisturbed(inputs["plain"], out)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("when", "name", "options"),
+    ("kill_point", "name", "options"),
     [
         ("made:4", "damaged", {"to": "parquet", "max_rejects": 20}),
-        ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
+        ("made:4", "plain", {"to": "npy"}),  # workers write parts of the outputs
     ],
 )
 def test_killed_read_with_a_runner_resumes(
     inputs: dict[str, Any],
     tmp_path: Path,
-    when: str,
+    kill_point: str,
     name: str,
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -319,26 +339,26 @@ def test_killed_read_with_a_runner_resumes(
     from recordmill.exporting import worker_tasks
 
     out, options = tmp_path / "out", {**options, "runner": "FnApiRunner"}
-    assert killed(when, inputs[name], out, **options).returncode == -signal.SIGKILL
-    count = len(list_counts_files(run_of(out)))
+    assert run_killed_read(kill_point, inputs[name], out, **options).returncode == -signal.SIGKILL
+    count = len(list_counts_files(find_run(out)))
     assert count >= 4
-    made, run_job = list[str](), worker_tasks.run_task
+    job_names, run_task = list[str](), worker_tasks.run_task
 
-    def watched(plan: Any, job: Any, *given: Any, **how: Any) -> Any:
-        made.append(job.name)
-        return run_job(plan, job, *given, **how)
+    def run_and_log(plan: Any, job: Any, *arguments: Any, **keywords: Any) -> Any:
+        job_names.append(job.name)
+        return run_task(plan, job, *arguments, **keywords)
 
-    monkeypatch.setattr(worker_tasks, "run_task", watched)
+    monkeypatch.setattr(worker_tasks, "run_task", run_and_log)
     result = read(inputs[name], out, **UNITS, **options)
-    (said,) = (note for note in result.notes if "resuming" in note)
-    finished, of = map(int, said.removeprefix("resuming an earlier read: ").split()[:3:2])
-    assert finished == count
-    assert len(made) == len(set(made)) == of - count
-    whole = undisturbed(inputs[name], out, **{**options, "runner": None})
+    (message,) = (note for note in result.notes if "resuming" in note)
+    num_finished, total = map(int, message.removeprefix("resuming an earlier read: ").split()[:3:2])
+    assert num_finished == count
+    assert len(job_names) == len(set(job_names)) == total - count
+    expected = read_undisturbed(inputs[name], out, **{**options, "runner": None})
     assert (result.read, result.rejected, result.records) == (
-        whole.read,
-        whole.rejected,
-        whole.records,
+        expected.read,
+        expected.rejected,
+        expected.records,
     )
 
 
@@ -354,18 +374,18 @@ def test_of_two_concurrent_reads_one_resumes_and_the_other_starts_again(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    killed("account:3", inputs["plain"], out)
-    first = RunFolder.take_over(run_of(out))
-    assert first is not None
-    assert RunFolder.take_over(first.path) is None
+    run_killed_read("account:3", inputs["plain"], out)
+    folder = RunFolder.take_over(find_run(out))
+    assert folder is not None
+    assert RunFolder.take_over(folder.path) is None
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **UNITS)
     assert progress.records == result.read
-    assert list_counts_files(first.path)
-    first.release()
+    assert list_counts_files(folder.path)
+    folder.release()
     progress = Progress()
-    again = read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
-    assert progress.records < again.read
+    resumed = read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
+    assert progress.records < resumed.read
     assert not list(out.glob("_run-*"))
 
 
@@ -388,14 +408,14 @@ def test_input_that_changes_during_a_read_is_not_saved_as_finished(
     shutil.copytree(inputs["foreign"], source)
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
-    finished = FinishedOutputs.create(folder.path, fingerprint_plan(plan))
+    outputs = FinishedOutputs.create(folder.path, fingerprint_plan(plan))
     assert read_fingerprint(folder.path) == fingerprint_plan(plan)
 
     def save(number: int) -> int:
         job = plan.tasks[number]
         (folder.data / f"{job.name}.parquet").write_bytes(b"x")
-        account = OutputCounts(job.split, f"{job.name}.parquet", 0, 0, RejectSummary.empty())
-        finished.save(plan, job, folder.data, account)
+        counts = OutputCounts(job.split, f"{job.name}.parquet", 0, 0, RejectSummary.empty())
+        outputs.save(plan, job, folder.data, counts)
         return len(list_counts_files(folder.path))
 
     assert save(0) == 1
@@ -420,11 +440,11 @@ def test_full_disk_keeps_finished_files_and_reports_it(
         if path.is_file()
     ]
     limit = max(sizes) - 200
-    ended = killed(f"size:{limit}", inputs["plain"], out, **options)
-    assert ended.returncode == 1
+    process = run_killed_read(f"size:{limit}", inputs["plain"], out, **options)
+    assert process.returncode == 1
     assert (
-        f"kept: repeat the same command to continue; to discard them, remove {run_of(out)}"
-        in ended.stderr
+        f"kept: repeat the same command to continue; to discard them, remove {find_run(out)}"
+        in process.stderr
     )
-    assert "File too large" in ended.stderr
-    check_goes_on(inputs["plain"], out, **options)
+    assert "File too large" in process.stderr
+    check_resumes(inputs["plain"], out, **options)

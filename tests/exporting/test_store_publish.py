@@ -1,5 +1,6 @@
-"""A read into a store writes the files of a local read, leaves one complete result, and nothing
-of failed ones.
+"""A read into a store writes the files of a local read.
+
+It leaves one complete result, and nothing of a failed read.
 """
 
 import base64
@@ -41,9 +42,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """24 MB that hardly get smaller."""
+    """A data set of 24 MB that compresses badly."""
     texts = [
-        base64.b64encode(np.random.default_rng(at).bytes(450_000)).decode() for at in range(40)
+        base64.b64encode(np.random.default_rng(seed).bytes(450_000)).decode() for seed in range(40)
     ]
     return str(
         recordmill.build(
@@ -52,23 +53,23 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
 
 
-def result(store: Store, out: str) -> dict[str, bytes]:
-    """What a store holds, under the names of a local result."""
-    found = store.objects(out)
-    folder = json.loads(found["_read.json"])["folder"]
+def read_result(store: Store, out: str) -> dict[str, bytes]:
+    """Returns the contents of a result in a store, by local file name."""
+    objects = store.objects(out)
+    folder = json.loads(objects["_read.json"])["folder"]
     names = {
         name: name.removeprefix(f"{folder}/").replace(folder.removeprefix("data-") + ".", "")
-        for name in found
+        for name in objects
     }
     assert not [
         name
-        for name in found
+        for name in objects
         if name.startswith(("_run-", "data-")) and not name.startswith(folder)
     ]
-    return {names[name]: data for name, data in found.items() if not name.startswith("_read")}
+    return {names[name]: data for name, data in objects.items() if not name.startswith("_read")}
 
 
-def local(folder: Path) -> dict[str, bytes]:
+def read_local(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in tree(folder).items() if name != "_read.json"}
 
 
@@ -80,22 +81,21 @@ def test_read_into_a_store_equals_the_local_read(
     options = ["--to", to, *(["--columns", "id,name"] if to == "csv" else [])]
     assert main(["read", source, "--out", str(tmp_path / "near"), *options, "--quiet"]) == 0
     assert main(["read", source, "--out", out, *options, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert result(store, out) == local(tmp_path / "near") != {}
-    assert said["out"] == out
+    output = json.loads(capsys.readouterr().out)
+    assert read_result(store, out) == read_local(tmp_path / "near") != {}
+    assert output["out"] == out
     summary = json.loads(store.objects(out)["_read.json"])
-    assert sorted(said["files"]) == [f"{out}/{name}" for name in summary["files"]]
-    assert summary["records"] == said["records"] == {"train": 120, "test": 20}
+    assert sorted(output["files"]) == [f"{out}/{name}" for name in summary["files"]]
+    assert summary["records"] == output["records"] == {"train": 120, "test": 20}
     assert SECRET.encode() not in b"".join(store.objects(out).values())
-    assert not [
-        path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()
-    ]  # nothing stays on this machine
+    # Nothing stays on this machine.
+    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]
     if to == "npy":
-        key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(
+        key = output["files"][output["files"].index(f"{out}/{summary['folder']}/train")].partition(
             f"{BUCKET}/"
         )[2]
-        fetched = np.load(io.BytesIO(store.objects(f"{store.root}/{key}")["id.npy"]))
-        assert np.array_equal(fetched, np.arange(120))
+        ids = np.load(io.BytesIO(store.objects(f"{store.root}/{key}")["id.npy"]))
+        assert np.array_equal(ids, np.arange(120))
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_read_into_a_store_equals_the_local_read(
 def test_files_uploaded_in_parts_equal_the_local_files(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
+    monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", 5 << 20)  # 5 MiB is the minimum of S3
     options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
-    left, put, upload_all = (
+    pending_uploads, put, upload_all = (
         list[object](),
         store_publish.Uploads.start_upload,
         store_publish.upload_all,
@@ -119,18 +119,21 @@ def test_files_uploaded_in_parts_equal_the_local_files(
         put(self, path, name)
         self._uploads_by_key[f"{self.data_name}/{name}"].exception(60)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(store_publish.Uploads, "start_upload", put_at_once)
-        patched.setattr(
-            store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given)
+    with monkeypatch.context() as context:
+        context.setattr(store_publish.Uploads, "start_upload", put_at_once)
+        context.setattr(
+            store_publish,
+            "upload_all",
+            lambda *arguments: pending_uploads.append(arguments[1]) or upload_all(*arguments),
         )
         recordmill.read(large, out, storage_requests=64, **options)
-    assert left == [{}]
-    assert result(store, out) == local(tmp_path / "near")
-    with monkeypatch.context() as patched:  # what failed then is put when all are made
-        patched.setattr(store_publish, "upload_file", lambda *given: stat("/nowhere"))
+    assert pending_uploads == [{}]
+    assert read_result(store, out) == read_local(tmp_path / "near")
+    # Failed uploads are repeated after all outputs are written.
+    with monkeypatch.context() as context:
+        context.setattr(store_publish, "upload_file", lambda *arguments: stat("/nowhere"))
         assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
-    assert result(store, f"{out}-1") == result(store, out)
+    assert read_result(store, f"{out}-1") == read_result(store, out)
     shutil.copytree(large, tmp_path / "bad")
     flip(max((tmp_path / "bad").rglob("*.tfrecord")), -5)
     with pytest.raises(DataError, match="CRC of the data"):
@@ -142,33 +145,33 @@ def test_files_and_rejects_in_a_store_equal_the_local_ones(
     store: Store, out: str, tmp_path: Path
 ) -> None:
     photos = tmp_path / "photos"
-    for at in range(6):
-        path = photos / ("cat", "dog ü")[at % 2] / f"p{at}#%+.jpg"
+    for number in range(6):
+        path = photos / ("cat", "dog ü")[number % 2] / f"p{number}#%+.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_image("JPEG", quality=60 + at))
-    built = recordmill.build(str(photos), tmp_path / "set", shuffle=False)
-    recordmill.read(built.out, tmp_path / "near", to="files")
-    recordmill.read(built.out, out, to="files")
-    assert result(store, out) == local(tmp_path / "near")
-    flip(Path(built.shards[0]), -5)
-    near = recordmill.read(built.out, tmp_path / "bad", max_rejects=1)
-    far = recordmill.read(built.out, f"{out}-bad", max_rejects=1)
-    assert result(store, f"{out}-bad") == local(tmp_path / "bad")
-    assert near.rejected == far.rejected == 1
-    (uri,) = far.rejects
+        path.write_bytes(encode_image("JPEG", quality=60 + number))
+    build_result = recordmill.build(str(photos), tmp_path / "set", shuffle=False)
+    recordmill.read(build_result.out, tmp_path / "near", to="files")
+    recordmill.read(build_result.out, out, to="files")
+    assert read_result(store, out) == read_local(tmp_path / "near")
+    flip(Path(build_result.shards[0]), -5)
+    local_read = recordmill.read(build_result.out, tmp_path / "bad", max_rejects=1)
+    store_read = recordmill.read(build_result.out, f"{out}-bad", max_rejects=1)
+    assert read_result(store, f"{out}-bad") == read_local(tmp_path / "bad")
+    assert local_read.rejected == store_read.rejected == 1
+    (uri,) = store_read.rejects
     assert (
         store.objects(f"{out}-bad")[str(uri).removeprefix(f"{out}-bad/")]
-        == Path(near.rejects[0]).read_bytes()
+        == Path(local_read.rejects[0]).read_bytes()
     )
-    assert "in s3://" in repr(far) or "in az://" in repr(far)
-    assert " KiB" in repr(far)
+    assert "in s3://" in repr(store_read) or "in az://" in repr(store_read)
+    assert " KiB" in repr(store_read)
 
 
 def test_view_is_written_to_one_object(store: Store, out: str, source: str, tmp_path: Path) -> None:
     view, uri = recordmill.open(source).filter("id > 5"), f"{out}/view.parquet"
     assert view.to_parquet(uri) == uri
-    near = view.to_parquet(tmp_path / "view.parquet")
-    assert store.objects(out) == {"view.parquet": Path(near).read_bytes()}
+    local_path = view.to_parquet(tmp_path / "view.parquet")
+    assert store.objects(out) == {"view.parquet": Path(local_path).read_bytes()}
     with pytest.raises(UsageError, match="already exists; overwrite=True"):
         view.to_parquet(uri)
     view.select(["id"]).to_parquet(uri, overwrite=True)
@@ -191,7 +194,7 @@ def test_other_tools_read_a_result_in_a_store(store: Store, out: str, source: st
         scheme="http",
         region="us-east-1",
     )
-    for limit in (None, 7):  # behind --overwrite it is the new result alone
+    for limit in (None, 7):  # --overwrite leaves only the new result
         recordmill.read(source, out, overwrite=True, limit=limit, file_size="10KiB")
         table = pyarrow.dataset.dataset(
             out.removeprefix("s3://"), filesystem=files, format="parquet"
@@ -203,36 +206,34 @@ def test_other_tools_read_a_result_in_a_store(store: Store, out: str, source: st
 def test_result_in_a_store_is_replaced_in_one_step(
     store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each request that changes something, `_parse_known_connector.json` names one result,
-    all of which is there.
-    """
+    """Before each request that changes the store, `_read.json` names one complete result."""
     recordmill.read(source, out)
-    old = result(store, out)
+    old_objects = read_result(store, out)
     with pytest.raises(UsageError, match="already holds the result of a read"):
         recordmill.read(source, out)
-    seen = []
+    record_counts = []
 
-    def watched(name: str) -> None:
-        inner = getattr(obstore, name)
+    def watch(name: str) -> None:
+        original = getattr(obstore, name)
 
-        def call(*args: Any, **named: Any) -> Any:
-            found = store.objects(out)
-            summary = json.loads(found["_read.json"])
-            assert all(any(name.startswith(file) for name in found) for file in summary["files"])
-            seen.append(sum(summary["records"].values()))
-            return inner(*args, **named)
+        def call(*args: Any, **options: Any) -> Any:
+            objects = store.objects(out)
+            summary = json.loads(objects["_read.json"])
+            assert all(any(name.startswith(file) for name in objects) for file in summary["files"])
+            record_counts.append(sum(summary["records"].values()))
+            return original(*args, **options)
 
         monkeypatch.setattr(obstore, name, call)
 
-    watched("put")
-    watched("delete")
-    again = recordmill.read(source, out, overwrite=True, limit=9)
+    watch("put")
+    watch("delete")
+    second = recordmill.read(source, out, overwrite=True, limit=9)
     monkeypatch.undo()
-    assert set(seen) == {140, 18}
-    assert seen == sorted(seen, reverse=True)
-    assert again.written == 18
-    assert result(store, out).keys() == old.keys()
-    assert result(store, out) != old
+    assert set(record_counts) == {140, 18}
+    assert record_counts == sorted(record_counts, reverse=True)
+    assert second.written == 18
+    assert read_result(store, out).keys() == old_objects.keys()
+    assert read_result(store, out) != old_objects
     third = recordmill.read(source, out, overwrite=True, limit=3)
     assert sorted(name for name in store.objects(out) if name.startswith("_")) == [
         "_read.json",
@@ -272,24 +273,24 @@ def test_stopped_read_into_a_store_keeps_its_outputs(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.collect_outputs", stop)
+    with monkeypatch.context() as context:
+        context.setattr("recordmill.pipelines.read_beam.collect_outputs", stop)
         with pytest.raises(
             KeyboardInterrupt,
             match="finished outputs are kept: repeat the same command to continue",
         ):
             recordmill.read(source, out, **options)
-    left = store.objects(out)
-    assert [name for name in left if name.endswith("lease.json")]
+    objects = store.objects(out)
+    assert [name for name in objects if name.endswith("lease.json")]
     with pytest.raises(UsageError, match="not a data set"):
         recordmill.open(out)
-    again = recordmill.read(source, out, **options)
-    count = len(again.paths)
+    resumed = recordmill.read(source, out, **options)
+    count = len(resumed.paths)
     assert count > 2
-    assert f"resuming an earlier read: {count} of {count} outputs are finished" in again.notes
+    assert f"resuming an earlier read: {count} of {count} outputs are finished" in resumed.notes
     assert not [name for name in store.objects(out) if name.startswith("_run-")]
-    with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.collect_outputs", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
+    with monkeypatch.context() as context:
+        context.setattr("recordmill.pipelines.read_beam.collect_outputs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # other errors keep nothing
             recordmill.read(source, f"{out}-failed", **options)
     assert store.objects(f"{out}-failed") == {}

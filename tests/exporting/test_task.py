@@ -1,4 +1,4 @@
-"""The counts of all outputs of a read are added up, and a wrong sum keeps nothing."""
+"""The counts of all outputs are added up, and a wrong sum keeps nothing."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ def counts(*outputs: OutputCounts) -> ReadCounts:
     return ReadCounts.from_outputs(outputs)
 
 
-def planned(records: int | None) -> Any:
+def make_plan(records: int | None) -> Any:
     return SimpleNamespace(records=records)
 
 
@@ -30,30 +30,30 @@ def test_counts_are_added_up_by_split() -> None:
     assert (total.read, total.filtered) == (16, 2)
     assert total.records == {"train": 12, "test": 1}
     assert total.rejected.counts == {"crc": 1}
-    total.check(planned(16), RejectBudget(1))
-    total.check(planned(None), RejectBudget(1))
+    total.check(make_plan(16), RejectBudget(1))
+    total.check(make_plan(None), RejectBudget(1))
 
 
-@pytest.mark.parametrize("written", [6, 8])
-def test_record_that_is_lost_or_doubled_is_an_error(written: int) -> None:
-    total = counts(OutputCounts("train", "a", 10, written, REJECTED, 2))
+@pytest.mark.parametrize("num_written", [6, 8])
+def test_record_that_is_lost_or_doubled_is_an_error(num_written: int) -> None:
+    total = counts(OutputCounts("train", "a", 10, num_written, REJECTED, 2))
     with pytest.raises(
         RecordmillError, match=r"10 records were read of 10 planned.*nothing was kept"
     ):
-        total.check(planned(10), RejectBudget(1))
+        total.check(make_plan(10), RejectBudget(1))
 
 
 def test_other_number_than_planned_is_an_error() -> None:
     total = counts(OutputCounts("train", "a", 10, 7, REJECTED, 2))
     with pytest.raises(RecordmillError, match="10 records were read of 11 planned"):
-        total.check(planned(11), RejectBudget(1))
+        total.check(make_plan(11), RejectBudget(1))
 
 
 def test_rejects_above_the_limit_or_of_all_records_are_an_error() -> None:
     with pytest.raises(TooManyRejects, match="max_rejects=0 allows fewer"):
-        counts(OutputCounts("train", "a", 10, 9, REJECTED, 0)).check(planned(10), RejectBudget())
+        counts(OutputCounts("train", "a", 10, 9, REJECTED, 0)).check(make_plan(10), RejectBudget())
     with pytest.raises(TooManyRejects, match="all 1 were rejected"):
-        counts(OutputCounts("train", "a", 1, 0, REJECTED, 0)).check(planned(1), RejectBudget(1))
+        counts(OutputCounts("train", "a", 1, 0, REJECTED, 0)).check(make_plan(1), RejectBudget(1))
 
 
 def test_summary_is_json_whatever_names_it_holds() -> None:

@@ -1,5 +1,6 @@
-"""Workers that share only the run's folder read the files of one machine, and missing files stop
-the publication.
+"""Workers that share only the run's folder read the files of one machine.
+
+Missing files stop the publication.
 """
 
 import pickle
@@ -39,10 +40,10 @@ OPTIONS: dict[str, Any] = {"to": "parquet", "file_size": 3000, "max_rejects": 5}
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of two splits, one shard of which has a record whose payload was changed."""
+def damaged_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of two splits. The payload of one record is damaged."""
     folder = tmp_path_factory.mktemp("read")
-    rows = "".join(f"{at},row {at}\n" for at in range(400))
+    rows = "".join(f"{number},row {number}\n" for number in range(400))
     (folder / "in.csv").write_text("a,b\n" + rows)
     recordmill.build(
         folder / "in.csv", folder / "out", num_shards=3, splits="train=0.8,test=0.2", name="same"
@@ -61,7 +62,10 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Steps:
-    """The steps of one read, each of which may be called again or left out, as an engine would."""
+    """The steps of one read.
+
+    Tests repeat steps or leave them out, like an engine.
+    """
 
     run: SharedReadRun
     folder: RunFolder
@@ -75,12 +79,12 @@ class Steps:
     def take(self) -> list[OutputCounts]:
         return collect_outputs(self.run, str(self.folder.data), f"{self.folder.rejects}/")
 
-    def written(self) -> dict[str, bytes]:
-        found = find_files(str(self.folder.data))
-        found |= {
+    def read_outputs(self) -> dict[str, bytes]:
+        paths = find_files(str(self.folder.data))
+        paths |= {
             f"rejects/{name}": path for name, path in find_files(str(self.folder.rejects)).items()
         }
-        return {name: read_range(path).tobytes() for name, path in found.items()}
+        return {name: read_range(path).tobytes() for name, path in paths.items()}
 
     def hide(self, name: str) -> None:
         Path(self.run.job_folder.run_path("made", name)).unlink()
@@ -101,50 +105,55 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
         folder.close()
 
 
-def of_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
+def read_on_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
     recordmill.read(inputs, out, threads=1, **{**OPTIONS, **options})
-    found = {name: path for name, path in find_files(str(out)).items() if name != "_read.json"}
-    return {name: read_range(path).tobytes() for name, path in found.items()}
+    paths = {name: path for name, path in find_files(str(out)).items() if name != "_read.json"}
+    return {name: read_range(path).tobytes() for name, path in paths.items()}
 
 
 @pytest.mark.parametrize("to", ["parquet", "jsonl"])
 def test_repeated_steps_and_late_workers_give_the_files_of_one_machine(
-    damaged: Path, tmp_path: Path, to: str
+    damaged_set: Path, tmp_path: Path, to: str
 ) -> None:
-    with steps(damaged, tmp_path / "out", to=to) as read:
-        first, second = read.make(), read.make()
+    with steps(damaged_set, tmp_path / "out", to=to) as run_steps:
+        first, second = run_steps.make(), run_steps.make()
         assert len(first) > 4
-        mixed = [pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))]
-        arrived = pickle.loads(pickle.dumps(mixed))[::-1]
+        mixed_tasks = [
+            pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))
+        ]
+        received_tasks = pickle.loads(pickle.dumps(mixed_tasks))[::-1]
+        # The first list counts.
         assert (
-            write_finished_list(read.run, arrived)
-            == write_finished_list(read.run, second)
+            write_finished_list(run_steps.run, received_tasks)
+            == write_finished_list(run_steps.run, second)
             == len(first)
-        )  # the first list counts
-        read.hide(second[0].output.name)
-        run_shared_task(read.run, 0, Progress())  # by a worker that was given up
-        results = read.take()
-        assert read.written() == of_one_machine(damaged, tmp_path / "one", to=to)
-        before = read.written()
-        run_shared_task(read.run, 1, Progress())  # another that wakes up late
-        assert read.written() == before
-    rejected = [result for result in results if result.rejected.total]
-    assert len(rejected) == 1
-    assert [Path(path).name for path in rejected[0].rejected.files] == [
-        f"{rejected[0].output.rpartition('.')[0]}.jsonl"
+        )
+        run_steps.hide(second[0].output.name)
+        # This is a worker that was given up.
+        run_shared_task(run_steps.run, 0, Progress())
+        results = run_steps.take()
+        assert run_steps.read_outputs() == read_on_one_machine(damaged_set, tmp_path / "one", to=to)
+        files = run_steps.read_outputs()
+        # This is another worker that wakes up late.
+        run_shared_task(run_steps.run, 1, Progress())
+        assert run_steps.read_outputs() == files
+    rejecting_results = [result for result in results if result.rejected.total]
+    assert len(rejecting_results) == 1
+    assert [Path(path).name for path in rejecting_results[0].rejected.files] == [
+        f"{rejecting_results[0].output.rpartition('.')[0]}.jsonl"
     ]
     assert sum(result.read for result in results) == 400
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("what", ["plan", "folder", "output", "rejects", "list"])
+@pytest.mark.parametrize("hidden_file", ["plan", "folder", "output", "rejects", "list"])
 def test_hidden_file_is_reported_and_nothing_is_published(
-    damaged: Path, tmp_path: Path, what: str
+    damaged_set: Path, tmp_path: Path, hidden_file: str
 ) -> None:
-    with steps(damaged, tmp_path / "out") as read:
-        if what in ("plan", "folder"):
-            run = read.run
-            if what == "plan":
+    with steps(damaged_set, tmp_path / "out") as run_steps:
+        if hidden_file in ("plan", "folder"):
+            run = run_steps.run
+            if hidden_file == "plan":
                 Path(run.job_folder.run_path("shared", run.name)).unlink()
                 _load_cached.cache_clear()
             else:
@@ -155,87 +164,104 @@ def test_hidden_file_is_reported_and_nothing_is_published(
             ):
                 run_shared_task(run, 0, Progress())
             return
-        made = read.make()
-        if what != "list":
-            write_finished_list(read.run, made)
+        tasks = run_steps.make()
+        if hidden_file != "list":
+            write_finished_list(run_steps.run, tasks)
         files = {
-            "output": made[2].output,
-            "rejects": next(one.rejects for one in made if one.rejects is not None),
+            "output": tasks[2].output,
+            "rejects": next(task.rejects for task in tasks if task.rejects is not None),
         }
-        if what in files:
-            read.hide(files[what].name)
+        if hidden_file in files:
+            run_steps.hide(files[hidden_file].name)
         match = r"can't be seen on this machine, .*Nothing was committed"
         with pytest.raises(
-            NotSharedError, match=match if what == "list" else rf"\(1 of \d+ files\) {match}"
+            NotSharedError, match=match if hidden_file == "list" else rf"\(1 of \d+ files\) {match}"
         ):
-            read.take()
-        assert read.written() == {}
+            run_steps.take()
+        assert run_steps.read_outputs() == {}
 
 
-def test_output_of_another_size_or_count_is_refused(damaged: Path, tmp_path: Path) -> None:
-    with steps(damaged, tmp_path / "out") as read:
-        made = read.make()
-        listed = Path(read.run.job_folder.run_path("shared", read.run.load().results_name))
-        for wrong in (made[1:], [*made, made[0]], []):
-            write_finished_list(read.run, wrong)
+def test_output_of_another_size_or_count_is_refused(damaged_set: Path, tmp_path: Path) -> None:
+    with steps(damaged_set, tmp_path / "out") as run_steps:
+        tasks = run_steps.make()
+        list_path = Path(
+            run_steps.run.job_folder.run_path("shared", run_steps.run.load().results_name)
+        )
+        for changed_tasks in (tasks[1:], [*tasks, tasks[0]], []):
+            write_finished_list(run_steps.run, changed_tasks)
             with pytest.raises(RecordmillError, match="not one of each"):
-                read.take()
-            listed.unlink()
-        write_finished_list(read.run, made)
-        path = Path(read.run.job_folder.run_path("made", made[-1].output.name))
+                run_steps.take()
+            list_path.unlink()
+        write_finished_list(run_steps.run, tasks)
+        path = Path(run_steps.run.job_folder.run_path("made", tasks[-1].output.name))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(RecordmillError, match="were written; nothing was kept"):
-            read.take()
+            run_steps.take()
         for name in ("../../elsewhere", "000000000000-../x", "/etc/passwd"):
-            wrong = [replace(made[0], output=replace(made[0].output, name=name)), *made[1:]]
-            listed.unlink()
-            write_finished_list(read.run, wrong)
+            changed_tasks = [
+                replace(tasks[0], output=replace(tasks[0].output, name=name)),
+                *tasks[1:],
+            ]
+            list_path.unlink()
+            write_finished_list(run_steps.run, changed_tasks)
             with pytest.raises(DataError, match="was changed after this read had written it"):
-                read.take()
-        assert read.written() == {}
+                run_steps.take()
+        assert run_steps.read_outputs() == {}
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "store"])
 def test_outputs_of_an_earlier_attempt_are_reused_and_missing_ones_are_made_again(
-    damaged: Path, out: str, tmp_path: Path, remote: bool
+    damaged_set: Path, out: str, tmp_path: Path, remote: bool
 ) -> None:
     settings = make_settings(**OPTIONS)
     inputs = tmp_path / "in"
-    shutil.copytree(damaged, inputs)
+    shutil.copytree(damaged_set, inputs)
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
     FinishedOutputs.create(folder.path, fingerprint_plan(plan, uses_engine=True))
-    place = JobFolder(out if remote else str(folder.out), folder.id)
+    location = JobFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(
-        kept: Sequence[FinishedTask | None] = (),
+        finished_tasks: Sequence[FinishedTask | None] = (),
     ) -> tuple[SharedReadRun, list[FinishedTask]]:
         _load_cached.cache_clear()
         run = share_read_run(
-            place,
-            ReadRun(plan, plan.tasks, "parquet", 1, 1, saves_progress=True, finished_tasks=kept),
+            location,
+            ReadRun(
+                plan,
+                plan.tasks,
+                "parquet",
+                1,
+                1,
+                saves_progress=True,
+                finished_tasks=finished_tasks,
+            ),
         )
         return run, [run_shared_task(run, number, Progress()) for number in range(len(plan.tasks))]
 
     _, first = attempt()
-    kept = find_finished_tasks(place, folder, plan.tasks, find_output("parquet"))
-    assert [one.output for one in kept if one is not None] == [one.output for one in first]
-    gone = first[0].output.name
-    if remote:
-        remove_objects(place.run_path("made"), [gone])
-    else:
-        Path(place.run_path("made", gone)).unlink()
-    run, second = attempt(kept)
-    again = [
-        one.number for one, before in zip(second, first, strict=True) if one.output != before.output
+    finished_tasks = find_finished_tasks(location, folder, plan.tasks, find_output("parquet"))
+    assert [item.output for item in finished_tasks if item is not None] == [
+        item.output for item in first
     ]
-    assert again == [0]
+    removed_name = first[0].output.name
+    if remote:
+        remove_objects(location.run_path("made"), [removed_name])
+    else:
+        Path(location.run_path("made", removed_name)).unlink()
+    run, second = attempt(finished_tasks)
+    repeated = [
+        item.number
+        for item, first_task in zip(second, first, strict=True)
+        if item.output != first_task.output
+    ]
+    assert repeated == [0]
     write_finished_list(run, second)
     results = collect_outputs(
         run,
-        place.data_path() if remote else str(folder.data),
+        location.data_path() if remote else str(folder.data),
         f"{out if remote else folder.path}/rejects/",
     )
-    assert sum(one.rejected.total for one in results) == 1
-    assert sum(one.read for one in results) == 400
+    assert sum(item.rejected.total for item in results) == 1
+    assert sum(item.read for item in results) == 400
     folder.close()
