@@ -92,7 +92,7 @@ def test_prefetch_one_makes_the_next_item_while_one_is_used() -> None:
 
     results = prefetch_one(items())
     assert next(results) == 0
-    assert is_prefetched.wait(10)  # the item was not requested yet
+    assert is_prefetched.wait(10)  # item 1 is made before it is requested
     assert [next(results), next(results), next(results)] == [1, 2, 3]
     with pytest.raises(ValueError, match="four"):
         next(results)

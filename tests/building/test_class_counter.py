@@ -284,14 +284,18 @@ def test_split_groups_of_tfrecords_equal_those_of_a_table(
     }
     records = [
         serialize_row(
-            {"word": (BYTES, [word.encode()]), "number": (INT64, [number]), "id": (INT64, [at])}
+            {
+                "word": (BYTES, [word.encode()]),
+                "number": (INT64, [number]),
+                "id": (INT64, [record_id]),
+            }
         )
         + (
-            field(2, feature_list("steps", INT64, [[at, 1]]))
+            field(2, feature_list("steps", INT64, [[record_id, 1]]))
             if message == "SequenceExample"
             else b""
         )
-        for word, number, at in zip(*rows.values(), strict=True)
+        for word, number, record_id in zip(*rows.values(), strict=True)
     ]
     (tmp_path / "a.tfrecord").write_bytes(tfrecord_bytes(records))
     ids = []

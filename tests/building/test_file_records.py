@@ -39,7 +39,7 @@ def always_sort() -> Iterator[None]:
 
 
 def content(result: BuildResult) -> dict[str, bytes]:
-    """Returns all files and rejects of a data set, without the id of its run."""
+    """Returns the files and rejects of a data set, without its run's id."""
     out = Path(result.out)
     data = next(out.glob("data-*"))
     files = tree(data)

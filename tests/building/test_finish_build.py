@@ -49,8 +49,8 @@ def build_with(
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
-def flip_byte(at: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Shards]:
-    return lambda run, shards: (flip(run.path, at(run)), shards)[1]
+def flip_byte(find_offset: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Shards]:
+    return lambda run, shards: (flip(run.path, find_offset(run)), shards)[1]
 
 
 def cut_frames(missing: int) -> Callable[[SortedRun, Shards], Shards]:
@@ -162,7 +162,7 @@ RULES: dict[str, Any] = {"features": {"fare": {"present": 0.99, "max": 30}}}
 
 def frame(rows: int) -> pd.DataFrame:
     return pd.DataFrame(
-        {"fare": [None if at % 10 == 0 else at / 2 for at in range(rows)], "at": range(rows)}
+        {"fare": [None if row % 10 == 0 else row / 2 for row in range(rows)], "at": range(rows)}
     )
 
 

@@ -98,8 +98,8 @@ class ManyFiles:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, at: int) -> InputFile:
-        return InputFile(0, f"{at}.bin", f"/elsewhere/{at}.bin", Stat(1, 1))
+    def __getitem__(self, index: int) -> InputFile:
+        return InputFile(0, f"{index}.bin", f"/elsewhere/{index}.bin", Stat(1, 1))
 
 
 def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:

@@ -43,8 +43,8 @@ def trace_memory(work: Callable[[], Any]) -> tuple[Any, int]:
 def runs_of_a_terabyte(last: int) -> list[SortedRun]:
     size = RUN_RECORDS * RECORD_BYTES
     return [
-        SortedRun(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last)
-        for at in range(NUM_RUNS)
+        SortedRun(f"/out/_run-0123456789ab/runs/run-{number:032x}", RUN_RECORDS, size, 0, last)
+        for number in range(NUM_RUNS)
     ]
 
 

@@ -49,7 +49,7 @@ def test_shards_of_one_frequent_key_read_each_frame_once(
     monkeypatch.setattr(
         RunSlice,
         "entries",
-        lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1],
+        lambda self, begin, end: (entries_read.append(end - begin), entries(self, begin, end))[1],
     )
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)

@@ -27,8 +27,8 @@ def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) ->
     contents = []
     for step in (1, 63, 64, 1000):
         index = SortedRunIndex(buckets)
-        for at in range(0, 1000, step):
-            index.add(1, entries[at : at + step])
+        for record_number in range(0, 1000, step):
+            index.add(1, entries[record_number : record_number + step])
         path = tmp_path / f"{step}"
         with path.open("wb") as file:
             first, last = index.write(file)
@@ -44,7 +44,9 @@ def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) ->
         ]
     number, marks = run.read_sparse_index(100, 300)
     assert number == 128
-    assert marks["bytes"].tolist() == [int(ends[at - 1]) for at in (128, 192, 256)]
+    assert marks["bytes"].tolist() == [
+        int(ends[record_number - 1]) for record_number in (128, 192, 256)
+    ]
     keys = [
         int.from_bytes(bytes(sort_key).ljust(20, b"\0")[:8], "big")
         for sort_key in marks["sort_key"].tolist()

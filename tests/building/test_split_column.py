@@ -25,7 +25,7 @@ def rows(count: int = 500) -> dict[str, Any]:
     words = [word for names in WORDS.values() for word in names]
     return {
         "id": np.arange(count),
-        "split": [words[at] for at in random.integers(0, len(words), count)],
+        "split": [words[index] for index in random.integers(0, len(words), count)],
     }
 
 

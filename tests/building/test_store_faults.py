@@ -81,11 +81,11 @@ def expected_names(manifests: list[Manifest]) -> set[str]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("fault", [FAIL, DROP])
 def test_failed_request_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, fault: str) -> None:
-    for at in itertools.count():
-        out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{at}"
+    for request_number in itertools.count():
+        out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{request_number}"
         proxy.begin()
         first = commit(tmp_path / "home", out, b"the first data set", 0)
-        proxy.begin(fault, at)
+        proxy.begin(fault, request_number)
         second = commit(tmp_path / "home", out, b"the second data set", 1)
         num_requests = len(proxy.requests)
         proxy.begin()
@@ -99,9 +99,9 @@ def test_failed_request_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, 
         assert {name for name in objects if not name.startswith("_manifests")} == expected_names(
             [first, second]
         )
-        if at >= num_requests:
+        if request_number >= num_requests:
             break
-    assert at > 10
+    assert request_number > 10
 
 
 @pytest.mark.sweep
@@ -111,14 +111,14 @@ def test_build_that_dies_at_any_request_leaves_the_old_or_new_data_set(
 ) -> None:
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)
     generations = set()
-    for at in itertools.count():
-        out = f"{store.root}/dead{at}"
+    for request_number in itertools.count():
+        out = f"{store.root}/dead{request_number}"
         proxy.begin()
         commit(tmp_path / "home", out, b"the first data set", 0)
         with monkeypatch.context() as patched:
             patched.setattr(client, "MAX_RETRIES", 0)
             client._connections.clear()
-            proxy.begin(DEAD, at)
+            proxy.begin(DEAD, request_number)
             try:
                 commit(tmp_path / "home", out, b"the second data set", 1)
             except (OSError, RecordmillError):
@@ -145,7 +145,7 @@ def test_build_that_dies_at_any_request_leaves_the_old_or_new_data_set(
         assert {name for name in objects if not name.startswith("_manifests")} == expected_names(
             manifests
         )
-        if at >= num_requests:
+        if request_number >= num_requests:
             break
     assert generations == {1, 2}
-    assert at > 10
+    assert request_number > 10

@@ -57,7 +57,7 @@ def oracle(histograms: Sequence[tuple[Buckets, float]]) -> float:
         {low for buckets_of_one in finite for low, high, _ in buckets_of_one if low == high}
     )
     masses: list[list[float]] = []
-    for at, ((buckets, nans), finite_buckets) in enumerate(zip(histograms, finite, strict=True)):
+    for index, ((buckets, nans), finite_buckets) in enumerate(zip(histograms, finite, strict=True)):
         mass = []
         for low, high in itertools.pairwise(edges):
             parts = [
@@ -70,7 +70,7 @@ def oracle(histograms: Sequence[tuple[Buckets, float]]) -> float:
         infinite = math.fsum(
             n for a, b, n in buckets if not (math.isfinite(a) and math.isfinite(b))
         )
-        masses.append([*mass, *((infinite, 0.0) if at == 0 else (0.0, infinite)), nans])
+        masses.append([*mass, *((infinite, 0.0) if index == 0 else (0.0, infinite)), nans])
     (p, q) = ([value / math.fsum(mass) for value in mass] for mass in masses)
     terms = [
         x * math.log2(x / ((a + b) / 2)) for a, b in zip(p, q, strict=True) for x in (a, b) if x > 0
@@ -319,8 +319,8 @@ def test_small_samples_of_values_raise_no_false_alarm(monkeypatch: pytest.Monkey
         random = np.random.default_rng(seed)
         rare = random.integers(0, 10**6, (40, 3000))
         return {
-            f"x{at}": np.where(random.random(3000) < 0.5, "frequent", [f"w{n}" for n in numbers])
-            for at, numbers in enumerate(rare)
+            f"x{index}": np.where(random.random(3000) < 0.5, "frequent", [f"w{n}" for n in numbers])
+            for index, numbers in enumerate(rare)
         }
 
     first, second = words(1), words(2)

@@ -27,7 +27,9 @@ def count_repeats(
     try:
         for split in range(splits):
             split_records = [
-                (number, content) for number, (content, at) in enumerate(records) if at == split
+                (number, content)
+                for number, (content, record_split) in enumerate(records)
+                if record_split == split
             ]
             for first in range(0, len(split_records), 7):
                 batch = split_records[first : first + 7]
@@ -43,7 +45,10 @@ def count_repeats(
 def count_with_sets(
     records: list[tuple[bytes, int]], splits: int
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    contents = [[content for content, at in records if at == split] for split in range(splits)]
+    contents = [
+        [content for content, record_split in records if record_split == split]
+        for split in range(splits)
+    ]
     within_splits = {
         split: len(split_contents) - len(Counter(split_contents))
         for split, split_contents in enumerate(contents)
@@ -52,8 +57,8 @@ def count_with_sets(
         (first, second): sum(content in set(contents[first]) for content in contents[second])
         for first, second in permutations(range(splits), 2)
     }
-    return {at: n for at, n in within_splits.items() if n}, {
-        at: n for at, n in between_splits.items() if n
+    return {split: n for split, n in within_splits.items() if n}, {
+        pair: n for pair, n in between_splits.items() if n
     }
 
 
@@ -125,17 +130,17 @@ def hashes_with_copies(
 ) -> tuple[U64, set[tuple[int, int]]]:
     """Returns random hashes and the pairs of each copy with its original.
 
-    The last `copies` hashes are copies of others with up to `most_bits` changed bits.
+    The last `copies` hashes are copies of others with up to `max_changed_bits` changed bits.
     """
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, (count, 4), dtype=np.uint64)
     sources = random.permutation(count - copies)[:copies]
-    for source, at in zip(sources.tolist(), range(count - copies, count), strict=True):
-        hashes[at] = hashes[source]
+    for source, copy in zip(sources.tolist(), range(count - copies, count), strict=True):
+        hashes[copy] = hashes[source]
         for bit in random.choice(
             256, random.integers(0, max_changed_bits + 1), replace=False
         ).tolist():
-            hashes[at, bit >> 6] ^= np.uint64(1) << np.uint64(bit & 63)
+            hashes[copy, bit >> 6] ^= np.uint64(1) << np.uint64(bit & 63)
     return hashes, set(zip(sources.tolist(), range(count - copies, count), strict=True))
 
 

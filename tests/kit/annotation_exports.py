@@ -38,14 +38,14 @@ def _coco(path: Path, scenes: Scenes, name: Callable[[str], str], extra: dict[st
         )
         annotations += [
             {
-                "id": 100 * number + at,
+                "id": 100 * number + index,
                 "image_id": 10 + number,
                 "category_id": 3 + 2 * CLASSES.index(kind),
                 "bbox": [left, top, right - left, bottom - top],
             }
-            for at, (kind, left, top, right, bottom) in enumerate(boxes)
+            for index, (kind, left, top, right, bottom) in enumerate(boxes)
         ]
-    categories = [{"id": 3 + 2 * at, "name": kind} for at, kind in enumerate(CLASSES)]
+    categories = [{"id": 3 + 2 * index, "name": kind} for index, kind in enumerate(CLASSES)]
     path.write_text(
         json.dumps({"images": images, "annotations": annotations, "categories": categories})
     )

@@ -1,6 +1,6 @@
 """CSV files in many dialects, with their true contents.
 
-UCI has files that lost their first row to a wrong guess of their header.
+UCI contains the first lines of files that sniffers read without their first row.
 """
 
 import csv

@@ -105,29 +105,33 @@ def oracle_rows(
 
 
 def _rows(data: bytes, options: CsvOptions, delimiter: str, has_blank_rows: bool) -> Iterator[Row]:
-    at, line, counted_end = 0, 1, 0
-    while at < len(data):
-        if data[at] in _LINE_ENDS:
+    position, line, counted_end = 0, 1, 0
+    while position < len(data):
+        if data[position] in _LINE_ENDS:
             if has_blank_rows:
-                line, counted_end = line + physical_lines(data[counted_end:at]), at
-                yield Row(at, line, (b"",), (False,))
-            at = _next_line_start(data, at)
-        elif options.comment is not None and data[at] == ord(options.comment):
-            at = _next_line_start(data, _line_end(data, at))
+                line, counted_end = line + physical_lines(data[counted_end:position]), position
+                yield Row(position, line, (b"",), (False,))
+            position = _next_line_start(data, position)
+        elif options.comment is not None and data[position] == ord(options.comment):
+            position = _next_line_start(data, _line_end(data, position))
         else:
             # A row never starts between the CR and the LF of a line end.
             line, counted_end = (
-                line + physical_lines(data[counted_end:at]),
-                at,
+                line + physical_lines(data[counted_end:position]),
+                position,
             )
-            end, fields, quoted, stray = _read_row(data, at, options, delimiter)
-            if fields is None or end - at > options.max_line_bytes:
-                yield Row(at, line, None)
-                at = _next_line_start(data, _line_end(data, at))
+            end, fields, quoted, stray = _read_row(data, position, options, delimiter)
+            if fields is None or end - position > options.max_line_bytes:
+                yield Row(position, line, None)
+                position = _next_line_start(data, _line_end(data, position))
             else:
                 is_stray = stray and not options.lenient_quotes
-                yield Row(at, line, None, stray=True) if is_stray else Row(at, line, fields, quoted)
-                at = _next_line_start(data, end)
+                yield (
+                    Row(position, line, None, stray=True)
+                    if is_stray
+                    else Row(position, line, fields, quoted)
+                )
+                position = _next_line_start(data, end)
 
 
 def physical_lines(data: bytes) -> int:
@@ -138,25 +142,25 @@ def physical_lines(data: bytes) -> int:
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
-def _line_end(data: bytes, at: int) -> int:
-    while at < len(data) and data[at] not in _LINE_ENDS:
-        at += 1
-    return at
+def _line_end(data: bytes, position: int) -> int:
+    while position < len(data) and data[position] not in _LINE_ENDS:
+        position += 1
+    return position
 
 
-def _next_line_start(data: bytes, at: int) -> int:
-    """Returns the start of the next line, after the line end at `at`."""
-    return at + 2 if data[at : at + 2] == b"\r\n" else at + 1
+def _next_line_start(data: bytes, line_end: int) -> int:
+    """Returns the start of the line after a line end."""
+    return line_end + 2 if data[line_end : line_end + 2] == b"\r\n" else line_end + 1
 
 
 def _read_row(
-    data: bytes, at: int, options: CsvOptions, delimiter: str
+    data: bytes, position: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
-    """Reads the row that starts at `at`.
+    """Reads the row that starts at `position`.
 
     Returns:
         (offset of its line end, fields, whether each is quoted, whether a stray character follows a
-            quote). The fields of an endless row are None.
+            quote). An endless row has None as its fields.
     """
     comma, quote, escape = (
         ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape)
@@ -180,12 +184,12 @@ def _read_row(
         quoted.append(was_quoted)
         field, was_quoted, protected_size = bytearray(), False, 0
 
-    while at < len(data):
-        byte = data[at]
+    while position < len(data):
+        byte = data[position]
         if state == "START":
             if byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted), stray
+                return position, tuple(fields), tuple(quoted), stray
             if byte == quote:
                 state, was_quoted = "INSIDE", True
             elif byte == escape:
@@ -203,7 +207,7 @@ def _read_row(
         elif state == "FIELD":
             if byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted), stray
+                return position, tuple(fields), tuple(quoted), stray
             if byte == escape:
                 state = "ESCAPED"
             elif byte == comma:
@@ -231,12 +235,12 @@ def _read_row(
                 state = "START"
             elif byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted), stray
+                return position, tuple(fields), tuple(quoted), stray
             else:
                 field.append(byte)
                 state = "FIELD"
-        at += 1
+        position += 1
     if state in ("INSIDE", "ESCAPED", "ESCAPED INSIDE"):
-        return at, None, (), stray
+        return position, None, (), stray
     save()
-    return at, tuple(fields), tuple(quoted), stray
+    return position, tuple(fields), tuple(quoted), stray

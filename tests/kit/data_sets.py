@@ -143,9 +143,9 @@ def flip_record(out: Path, record: int, shard: str = "train-00001") -> tuple[Pat
         (path of the shard, offset of the record's frame)
     """
     path = next((out / FOLDER).glob(f"{shard}*"))
-    at = int(np.load(out / FOLDER / "index" / f"{shard}.npy")["offset"][record])
-    flip(path, at + 30)
-    return path, at
+    offset = int(np.load(out / FOLDER / "index" / f"{shard}.npy")["offset"][record])
+    flip(path, offset + 30)
+    return path, offset
 
 
 def _write_shard(

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 
 from kit.web_files import serve_requests
 
-# Faults of a request. After DEAD, no later request is answered.
+# Faults of a request. After DEAD or a kill, no later request is answered.
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"
 CUT = "answer cut"
 # The client is killed, before the store receives its request or after it has executed it.
@@ -29,7 +29,7 @@ class Proxy:
 
     Attributes:
         requests: The method and path of each request since `begin`.
-        at: The numbers of the requests with the fault, from 0.
+        numbers: The numbers of the requests with the fault, from 0. A single one may be an int.
         kill: Kills the client.
         max_concurrent: The largest number of requests in progress at one time.
         delay_sec: The delay of each request.
@@ -38,7 +38,7 @@ class Proxy:
     url: str = ""
     requests: list[str] = field(default_factory=list)
     fault: str = ""
-    at: int | range = -1
+    numbers: int | range = -1
     lock: threading.Lock = field(default_factory=threading.Lock)
     kill: Callable[[], None] = lambda: None
     in_progress: int = 0
@@ -46,11 +46,11 @@ class Proxy:
     delay_sec: float = 0.0
 
     def begin(
-        self, fault: str = "", at: int | range = -1, kill: Callable[[], None] = lambda: None
+        self, fault: str = "", numbers: int | range = -1, kill: Callable[[], None] = lambda: None
     ) -> None:
         with self.lock:
             self.requests.clear()
-            self.fault, self.at, self.kill, self.max_concurrent = fault, at, kill, 0
+            self.fault, self.numbers, self.kill, self.max_concurrent = fault, numbers, kill, 0
 
     @contextmanager
     def count_request(self) -> Iterator[None]:
@@ -68,11 +68,11 @@ class Proxy:
         with self.lock:
             self.requests.append(text)
             number = len(self.requests) - 1
-            if isinstance(self.at, range):
-                return self.fault if number in self.at else ""
-            if self.fault in (DEAD, KILL, KILL_AFTER) and number > self.at >= 0:
+            if isinstance(self.numbers, range):
+                return self.fault if number in self.numbers else ""
+            if self.fault in (DEAD, KILL, KILL_AFTER) and number > self.numbers >= 0:
                 return DEAD
-            return self.fault if number == self.at else ""
+            return self.fault if number == self.numbers else ""
 
 
 @contextmanager

@@ -58,10 +58,10 @@ def zstd(data: bytes) -> bytes:
     return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
-def flip(path: str | Path, at: int) -> None:
+def flip(path: str | Path, offset: int) -> None:
     """Flips the lowest bit of one byte of a file."""
     data = bytearray(Path(path).read_bytes())
-    data[at] ^= 1
+    data[offset] ^= 1
     Path(path).write_bytes(data)
 
 
@@ -71,9 +71,9 @@ def damaged_copies(data: bytes, step: int = 1, cut_step: int | None = None) -> I
     At every `step` bytes, one bit and then all bits of a byte are inverted. The position of the bit
     varies. Copies that end early follow, one every `cut_step` bytes.
     """
-    for at in range(0, len(data), step):
-        for mask in (1 << at // step % 8, 0xFF):
-            yield data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+    for offset in range(0, len(data), step):
+        for mask in (1 << offset // step % 8, 0xFF):
+            yield data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :]
     yield from (data[:size] for size in range(0, len(data), cut_step or step))
 
 

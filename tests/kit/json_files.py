@@ -5,7 +5,9 @@ from typing import Any
 TEXT = 'a ] "quoted" [ \\ , {\n}'
 
 
-ROWS = [{"a": at, "text": TEXT, "list": [at, at + 1], "deep": {"b": [at] * 2}} for at in range(50)]
+ROWS = [
+    {"a": row, "text": TEXT, "list": [row, row + 1], "deep": {"b": [row] * 2}} for row in range(50)
+]
 
 
 DOCUMENTS: list[tuple[Any, str]] = [

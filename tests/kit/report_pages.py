@@ -56,8 +56,8 @@ class Page(HTMLParser):
             self.texts.append(data.strip())
 
     def texts_after(self, words: str, count: int = 1) -> list[str]:
-        at = self.texts.index(words)
-        return self.texts[at + 1 : at + 1 + count]
+        index = self.texts.index(words)
+        return self.texts[index + 1 : index + 1 + count]
 
 
 def page_of(html: str) -> Page:

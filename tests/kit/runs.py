@@ -100,12 +100,13 @@ def read_in_each_way(
 ) -> list[recordmill.ReadResult]:
     """Reads in each way into its own folder. Checks that all write the same files."""
     results = [
-        recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)
+        recordmill.read(source, folder / f"{number}", **options, **way)
+        for number, way in enumerate(ways)
     ]
-    first, *copies = (tree(folder / f"{at}") for at in range(len(results)))
+    first, *copies = (tree(folder / f"{number}") for number in range(len(results)))
     assert len(first) > 2
-    for at, files in enumerate(copies, 1):
-        assert files == first, results[at]
+    for number, files in enumerate(copies, 1):
+        assert files == first, results[number]
     return results
 
 
@@ -114,12 +115,12 @@ def build_in_each_way(
 ) -> list[recordmill.BuildResult]:
     """Builds with defaults and in each way. Checks that all write the same shards."""
     results = [
-        recordmill.build(data, folder / f"{at}", **options, **way)
-        for at, way in enumerate(({}, *ways))
+        recordmill.build(data, folder / f"{number}", **options, **way)
+        for number, way in enumerate(({}, *ways))
     ]
     first, *copies = (
         {path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results
     )
-    for at, shards in enumerate(copies, 1):
-        assert shards == first, results[at]
+    for number, shards in enumerate(copies, 1):
+        assert shards == first, results[number]
     return results

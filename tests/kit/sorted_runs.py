@@ -22,8 +22,8 @@ def write_runs_with_histogram(
 ) -> tuple[list[SortedRun], Histogram]:
     writer = SortedRunWriter(str(folder), buckets, run_bytes)
     runs = []
-    for at in range(0, len(records), chunk):
-        part = records[at : at + chunk]
+    for start in range(0, len(records), chunk):
+        part = records[start : start + chunk]
         payloads = [payload for *_, payload in part]
         frames = frame_payloads(
             np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)])
@@ -49,7 +49,7 @@ def write_runs_with_histogram(
 def payloads_of(data: np.ndarray) -> list[bytes]:
     """Returns the payloads of contiguous frames."""
     frames, _ = scan_frames(data, source="frames", is_final=True)
-    return [frames.payload(at).tobytes() for at in range(len(frames))]
+    return [frames.payload(index).tobytes() for index in range(len(frames))]
 
 
 ONE_BUCKET = KeyBuckets(1, 1, 2**64)

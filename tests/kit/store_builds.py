@@ -5,7 +5,7 @@ from typing import Any
 
 import recordmill
 
-ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
+ROWS = {"x": list(range(400)), "y": [f"row {number}" for number in range(400)]}
 
 
 def build(out: str | Path, rows: dict[str, Any] = ROWS, **options: Any) -> recordmill.BuildResult:

@@ -54,18 +54,18 @@ PACKED: dict[str, Any] = {"collate": {"tokens": Packed(24), "weight": Packed(30,
 def unpack_batch(batch: dict[str, Any]) -> dict[int, list[int]]:
     """Returns the lists of tokens of a packed batch, by record. Checks its other features."""
     lists = {}
-    for at in range(len(batch["tokens"])):
-        for number, record in enumerate(batch["id"][at], 1):
-            in_segment = batch["tokens/segment"][at] == number
-            lists[int(record)] = batch["tokens"][at][in_segment].tolist()
-            assert batch["tokens/position"][at][in_segment].tolist() == list(
+    for row in range(len(batch["tokens"])):
+        for number, record in enumerate(batch["id"][row], 1):
+            in_segment = batch["tokens/segment"][row] == number
+            lists[int(record)] = batch["tokens"][row][in_segment].tolist()
+            assert batch["tokens/position"][row][in_segment].tolist() == list(
                 range(in_segment.sum())
             )
-            has_weight = batch["weight/segment"][at] == number
-            assert (batch["weight"][at][has_weight] == 0.5).all()
+            has_weight = batch["weight/segment"][row] == number
+            assert (batch["weight"][row][has_weight] == 0.5).all()
             assert has_weight.sum() == min(LENGTHS[record], 30)
-        is_padding = batch["tokens/segment"][at] == 0
-        assert not batch["tokens"][at][is_padding].any()
-        assert not batch["tokens/position"][at][is_padding].any()
-        assert (batch["weight"][at][batch["weight/segment"][at] == 0] == -1).all()
+        is_padding = batch["tokens/segment"][row] == 0
+        assert not batch["tokens"][row][is_padding].any()
+        assert not batch["tokens/position"][row][is_padding].any()
+        assert (batch["weight"][row][batch["weight/segment"][row] == 0] == -1).all()
     return lists

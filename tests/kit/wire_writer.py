@@ -248,14 +248,14 @@ class Scribe:
         """Returns `data` after a few bytes were changed, removed, repeated or inserted."""
         out = bytearray(data)
         for _ in range(self.random.randint(1, 3)):
-            at = self.random.randrange(len(out) + 1)
+            position = self.random.randrange(len(out) + 1)
             change = self.random.randrange(5)
-            if change == 0 and at < len(out):
-                out[at] ^= 1 << self.random.randrange(8)
+            if change == 0 and position < len(out):
+                out[position] ^= 1 << self.random.randrange(8)
             elif change == 1:
-                del out[at : at + self.random.randint(1, 4)]
+                del out[position : position + self.random.randint(1, 4)]
             elif change == 2:
-                out[at:at] = bytes(
+                out[position:position] = bytes(
                     [
                         self.random.choice(
                             [0, 1, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0xFF, self.random.randrange(256)]
@@ -263,7 +263,7 @@ class Scribe:
                     ]
                 )
             elif change == 3:
-                out[at:at] = out[at : at + 8]
-            elif at < len(out):
-                out[at] = self.random.randrange(256)
+                out[position:position] = out[position : position + 8]
+            elif position < len(out):
+                out[position] = self.random.randrange(256)
         return bytes(out)

@@ -253,7 +253,7 @@ def damage_array(array: Any) -> Any:
             data[place] ^= 1 << random.randrange(8)
         elif way == 4:  # one item is another item
             begin, source = (
-                at // item_bytes * item_bytes for at in (place, random.randrange(len(data)))
+                offset // item_bytes * item_bytes for offset in (place, random.randrange(len(data)))
             )
             data[begin : begin + item_bytes] = data[source : source + item_bytes].copy()
         else:  # one item is a number near the size of the array, or a limit
@@ -289,10 +289,10 @@ def exercise(folder: Path) -> None:
     rows = {
         "id": np.arange(300),
         "x": dice.normal(0, 1e3, 300),
-        "text": ["é" * (at % 9) + f'"{at}", b' for at in range(300)],
-        "maybe": [None if at % 7 == 0 else at * 0.5 for at in range(300)],
-        "flags": [[True, False][: at % 3] for at in range(300)],
-        "names": [["a", "bb"][: at % 3] for at in range(300)],
+        "text": ["é" * (number % 9) + f'"{number}", b' for number in range(300)],
+        "maybe": [None if number % 7 == 0 else number * 0.5 for number in range(300)],
+        "flags": [[True, False][: number % 3] for number in range(300)],
+        "names": [["a", "bb"][: number % 3] for number in range(300)],
     }
     for dtype in ("uint8", "int64", "float32", "float64"):
         vectors = (dice.normal(0, 50, 900)).astype(dtype)
@@ -301,30 +301,30 @@ def exercise(folder: Path) -> None:
     lines = [
         json.dumps(
             {
-                "id": at,
-                "a": {"b": [at, -2.5e3], "c": "x\u00e9\\" * (at % 4)},
-                "d": None if at % 5 == 0 else at / 3,
+                "id": number,
+                "a": {"b": [number, -2.5e3], "c": "x\u00e9\\" * (number % 4)},
+                "d": None if number % 5 == 0 else number / 3,
             }
         )
-        for at in range(200)
+        for number in range(200)
     ]
     times = "".join(
-        f'{at},{at / 7:.5f},"say ""{at}""",2024-01-{at % 28 + 1:02}T03:04:05Z,{at % 3 == 0}\n'
-        for at in range(200)
+        f'{number},{number / 7:.5f},"say ""{number}""",2024-01-{number % 28 + 1:02}T03:04:05Z,{number % 3 == 0}\n'
+        for number in range(200)
     )
     texts = {
         "table.csv": "id,share,said,when,is\n" + times,
         "lines.jsonl": "\n".join(lines),
         "document.json": f'{{"head": {{"n": 2}}, "rows": [{", ".join(lines)}]}}',
-        "lines.txt": "\n".join(TEXTS[2].decode() * (at % 3) for at in range(100)),
+        "lines.txt": "\n".join(TEXTS[2].decode() * (number % 3) for number in range(100)),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
         sources[name] = folder / name
-    for at in range(12):
-        photo = folder / "photos" / "ab"[at % 2] / f"{at}.{('jpg', 'png')[at // 6]}"
+    for number in range(12):
+        photo = folder / "photos" / "ab"[number % 2] / f"{number}.{('jpg', 'png')[number // 6]}"
         photo.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (9 + at, 12, 3), np.uint8)).save(photo)
+        Image.fromarray(dice.integers(0, 255, (9 + number, 12, 3), np.uint8)).save(photo)
     sources["photos"] = folder / "photos"
     options: dict[str, dict[str, Any]] = {
         "document.json": {"record_path": "rows"},

@@ -71,10 +71,10 @@ def test_frames_are_equal_in_both_builds() -> None:
         damaged[random.integers(0, len(data))] ^= np.uint8(1 << random.integers(0, 8))
         part, is_final = damaged[: random.integers(0, len(data))], int(random.integers(0, 2))
         assert _scan_frames(PORTABLE, part, is_final) == _scan_frames(vars(native), part, is_final)
-        at = int(random.integers(0, len(part) + 1))
-        assert PORTABLE["next_frame"](part, at, MAX_RECORD_BYTES, is_final) == native.next_frame(
-            part, at, MAX_RECORD_BYTES, is_final
-        )
+        position = int(random.integers(0, len(part) + 1))
+        assert PORTABLE["next_frame"](
+            part, position, MAX_RECORD_BYTES, is_final
+        ) == native.next_frame(part, position, MAX_RECORD_BYTES, is_final)
 
 
 def _bytes(size: int) -> np.ndarray:
@@ -160,7 +160,7 @@ def test_name_counts_refuse_arguments_out_of_bounds() -> None:
     damaged_table = arguments()["table"]
     damaged_table[3] = 1 << 40  # the number of names in the table
     changes = [
-        *({"starts": _words(at)} for at in (-1, 1, 1 << 62)),
+        *({"starts": _words(start)} for start in (-1, 1, 1 << 62)),
         {"lengths": _words(-1)},
         {"lengths": _words(1 << 62)},
         {"lengths": _words(1, 1)},

@@ -201,8 +201,8 @@ def test_small_chunks_are_joined_before_they_are_counted(
 
     monkeypatch.setattr(NumberSketch, "add", count_and_add)
     parts = DatasetSketch(SCHEMA, ("train", "test"))
-    for at in range(0, len(rows), 3):
-        chunk_rows = rows[at : at + 3]
+    for start in range(0, len(rows), 3):
+        chunk_rows = rows[start : start + 3]
         parts.add(batch.take(pa.array(chunk_rows)), keys[chunk_rows], splits[chunk_rows])
     assert_equal(expected, parts)
     assert max(passes.values()) <= 4
@@ -232,7 +232,9 @@ def _measure_memory(kinds: list[str], rows: int, chunks: int) -> list[int]:
     """
     types = {"words": ("string", (None,)), "binary": ("bytes", ())}
     schema = Schema(
-        tuple(Feature(f"x{at}", *types.get(kind, (kind, ()))) for at, kind in enumerate(kinds))
+        tuple(
+            Feature(f"x{index}", *types.get(kind, (kind, ()))) for index, kind in enumerate(kinds)
+        )
     )
     sizes: list[int] = []
 
@@ -293,9 +295,9 @@ def test_sketch_of_1000_features_stays_within_its_memory_over_many_chunks(
 def test_few_texts_among_many_numbers_keep_the_most_values_that_fit(
     texts: int, numbers: int, splits: int, max_values: int
 ) -> None:
-    names = [("string" if at < texts else "int64") for at in range(texts + numbers)]
-    schema = Schema(tuple(Feature(f"x{at}", dtype) for at, dtype in enumerate(names)))
-    sketch = DatasetSketch(schema, [f"split {at}" for at in range(splits)])
+    names = [("string" if index < texts else "int64") for index in range(texts + numbers)]
+    schema = Schema(tuple(Feature(f"x{index}", dtype) for index, dtype in enumerate(names)))
+    sketch = DatasetSketch(schema, [f"split {index}" for index in range(splits)])
     limits = [
         feature.values.max_values if feature.values is not None else 0
         for features in sketch.features
@@ -320,7 +322,7 @@ def test_sketch_of_many_text_columns_stays_within_its_memory(columns: int) -> No
 
 
 def test_pickled_sketch_is_no_larger_than_its_stated_bound() -> None:
-    schema = Schema(tuple(Feature(f"x{at}", "string", (None,)) for at in range(3)))
+    schema = Schema(tuple(Feature(f"x{index}", "string", (None,)) for index in range(3)))
     sketch = DatasetSketch(schema, ("train",))
     for chunk in range(5):
         batch = pa.RecordBatch.from_arrays(

@@ -174,8 +174,8 @@ VALUES = [make_image(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\
 
 def sketch_of(values: list[int], max_pending_bytes: int, step: int) -> PixelSketch:
     sketch = PixelSketch(3, 8, max_pending_bytes)
-    for at in range(0, len(values), step):
-        images = [VALUES[number] for number in values[at : at + step]]
+    for start in range(0, len(values), step):
+        images = [VALUES[number] for number in values[start : start + step]]
         ends = np.cumsum([len(image) for image in images])
         hashes = np.array([_hash(image) for image in images], np.uint64)
         sketch.add(

@@ -25,9 +25,9 @@ def _hashes(texts: list[bytes]) -> list[int]:
 def test_text_hashes_differ_for_each_flipped_bit_and_equal_the_pinned_ones() -> None:
     texts = [bytes(range(size)) for size in range(70)]
     flipped_texts = [
-        bytes([*text[:at], text[at] ^ (1 << bit), *text[at + 1 :]])
+        bytes([*text[:position], text[position] ^ (1 << bit), *text[position + 1 :]])
         for text in texts
-        for at in range(len(text))
+        for position in range(len(text))
         for bit in range(8)
     ]
     all_texts = {*texts, *flipped_texts}

@@ -21,7 +21,7 @@ from recordmill.storage.folders import exists, find_files
 
 def test_empty_shards_leave_no_gap_in_the_numbers(out: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
-        "a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30))
+        "a\n" + "".join(f"{'x' * (5000 if row % 3 == 0 else 10)}\n" for row in range(30))
     )
     options = {"num_shards": None, "shard_size": 600, "splits": None}
     manifest = begin_steps(str(tmp_path / "a.csv"), out, tmp_path, **options).run_all()

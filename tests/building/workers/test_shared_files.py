@@ -110,7 +110,7 @@ def write_class_folders(folder: Path) -> None:
             encode_image("png", Image.new("RGB", (2, number + 1)))
         )
     rows = "".join(
-        f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12)
+        f"{('', 'ant/', 'bee/')[row % 3]}{row:02d}.png,{row / 3},{'x' * row}\n" for row in range(12)
     )
     folder.joinpath("labels.csv").write_text(f"path,share,word\n{rows}")
 
