@@ -2,9 +2,9 @@
 
     python benchmarks/read_memory.py [--memory 384MiB] [--folder FOLDER] [grow] [photos]
 
-`grow` reads sets of 1 GiB and 4 GiB under one --memory to .npy and to Parquet, three times in turn.
-The output has the largest peak, the median of the times, and the growth of both. A copy of the set
-shows the share of the disk.
+`grow` reads sets of 1 GiB and 4 GiB under one --memory to .npy and to Parquet, and as the batches
+of a training in shuffled order, three times in turn. The output has the largest peak, the median of
+the times, and the growth of both. A copy of the set shows the share of the disk.
 
 `photos` is `read --decode-images` of 1 GiB of pixels: unchanged to Parquet and Arrow, and resized
 to .npy. A peak is the kernel's own figure for a process that does nothing else. It includes the
@@ -19,6 +19,7 @@ import os
 import shutil
 import statistics
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,15 @@ def copy_job(source: str, out: str) -> Callable[[], object]:
                 os.fsync(file.fileno())
 
     return work
+
+
+def training_job(source: str, out: str, memory: str) -> Callable[[], object]:
+    """Returns work that iterates over the batches of an epoch in global order."""
+    import recordmill
+
+    dataset = recordmill.open(source)
+    batches = dataset.batches(1024, shuffle="global", seed=0, epochs=1, memory_bytes=memory)
+    return lambda: deque(batches, maxlen=0)
 
 
 def make_set(folder: Path, size: int) -> Path:
@@ -152,8 +162,13 @@ def show(name: str, one: Measured) -> None:
 def grow(folder: Path, memory: str) -> None:
     sources = {name: make_set(folder / name.replace(" ", ""), size) for name, size in SIZES.items()}
     print(f"\n--memory {memory}")
-    for to in ("copy", "npy", "parquet"):
-        job = ("copy_job",) if to == "copy" else ("read_job", memory, f"to={to}")
+    jobs = {
+        "copy": ("copy_job",),
+        "read to npy": ("read_job", memory, "to=npy"),
+        "read to Parquet": ("read_job", memory, "to=parquet"),
+        "shuffled batches": ("training_job", memory),
+    }
+    for title, job in jobs.items():
         found: dict[str, list[Measured]] = {name: [] for name in sources}
         for _ in range(ROUNDS):
             for name, source in sources.items():
@@ -162,11 +177,11 @@ def grow(folder: Path, memory: str) -> None:
                 found[name].append(
                     run(f"read_memory:{job[0]}", str(source), str(folder / "out"), *job[1:])
                 )
-                shutil.rmtree(folder / "out")
+                shutil.rmtree(folder / "out", ignore_errors=True)
         small, large = (max(rounds, key=lambda one: one.peak) for rounds in found.values())
         times = [statistics.median(one.work for one in rounds) for rounds in found.values()]
         for name, one, seconds in zip(found, (small, large), times, strict=True):
-            show(f"{name} to {to}", replace(one, work=seconds))
+            show(f"{name}, {title}", replace(one, work=seconds))
         print(
             f"{'':44} peak {large.peak / small.peak - 1:+.1%}, time {times[1] / times[0]:.2f}x",
             flush=True,
