@@ -21,7 +21,7 @@ from recordmill.building.workers.shared_files import (
 )
 from recordmill.building.workers.sorted_runs import choose_concurrency
 from recordmill.options.calls import is_local
-from recordmill.pipelines.beam_run import require_beam, run_pipeline
+from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parsed_files import (
     list_parsed,
@@ -123,13 +123,11 @@ def add_pickled_code(parser: ParserFunction) -> ParserFunction:
     Worker processes can load the result.
 
     Raises:
-        MissingExtraError: apache_beam, which can pickle functions, is not installed.
         UsageError: The function uses a value that can't be pickled.
     """
     if parser.function is None:
         return parser
-    require_beam("a parser that is in no module")
-    from apache_beam.internal.cloudpickle import cloudpickle
+    import cloudpickle
 
     try:
         pickled = cloudpickle.dumps(parser.function)
