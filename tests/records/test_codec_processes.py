@@ -73,7 +73,7 @@ def test_batch_beyond_2_gib_is_encoded_and_scanned() -> None:
     frames = encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
     assert int(frames.starts[-1]) > 1 << 30
     assert len(frames.data) > 1 << 31
-    scanned, consumed = scan_frames(frames.data, source="x", is_final=True)
+    scanned_frames, consumed = scan_frames(frames.data, source="x", is_final=True)
     assert consumed == len(frames.data)
     assert frames.payload(2)[-1] == 7
-    np.testing.assert_array_equal(scanned.crcs, frames.crcs)
+    np.testing.assert_array_equal(scanned_frames.crcs, frames.crcs)

@@ -383,7 +383,7 @@ def test_compressed_tar_is_decompressed_once_per_build_into_a_temporary_file(
         recordmill.build(paths, tmp_path / "out", overwrite=True)
 
 
-def csv_tar(*rows: int, folder: str = "d/") -> bytes:
+def make_csv_tar(*rows: int, folder: str = "d/") -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for row in rows:
@@ -393,7 +393,7 @@ def csv_tar(*rows: int, folder: str = "d/") -> bytes:
     return buffer.getvalue()
 
 
-def zip_of(names: list[str], path: Path, content: bytes = b"a,b\n1,2\n") -> Path:
+def write_zip(names: list[str], path: Path, content: bytes = b"a,b\n1,2\n") -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name in names:
             archive.writestr(zipfile.ZipInfo(name), content)
@@ -403,14 +403,16 @@ def zip_of(names: list[str], path: Path, content: bytes = b"a,b\n1,2\n") -> Path
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
 def test_concatenated_tars_have_the_members_of_both(name: str, tmp_path: Path) -> None:
     pack_bytes = gzip.compress if name.endswith("gz") else bytes
-    (tmp_path / name).write_bytes(pack_bytes(csv_tar(0, 1)) + pack_bytes(csv_tar(2, 3, 4)))
+    (tmp_path / name).write_bytes(
+        pack_bytes(make_csv_tar(0, 1)) + pack_bytes(make_csv_tar(2, 3, 4))
+    )
     recordmill.build(tmp_path / name, tmp_path / "out", shuffle=False)
     assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("garbage", [b"garbage", b"x" * 512, csv_tar(7)[:1024] + b"x" * 600])
+@pytest.mark.parametrize("garbage", [b"garbage", b"x" * 512, make_csv_tar(7)[:1024] + b"x" * 600])
 def test_tar_with_garbage_after_its_end_is_refused(garbage: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(csv_tar(0, 1) + garbage)
+    (tmp_path / "a.tar").write_bytes(make_csv_tar(0, 1) + garbage)
     with pytest.raises(UsageError, match=r"a.tar: can't be read as an archive: at byte \d+ no "):
         recordmill.build(tmp_path / "a.tar", tmp_path / "out")
 
@@ -420,7 +422,7 @@ def test_zip_names_with_backslashes_or_double_slashes_are_in_folders(
 ) -> None:
     image = image_samples.encode_image("PNG")
     names = ["in\\cat\\", "in\\cat\\0.png", "in/cat//1.png", "in/./dog/2.png", "./in/dog/3.png"]
-    zip_of(names, tmp_path / "a.zip", image)
+    write_zip(names, tmp_path / "a.zip", image)
     ds = recordmill.open(recordmill.build(tmp_path / "a.zip", tmp_path / "out").out)
     assert sorted(ds.to_numpy()["source"].tolist()) == [
         "in/cat/0.png",
@@ -433,7 +435,7 @@ def test_zip_names_with_backslashes_or_double_slashes_are_in_folders(
 
 @pytest.mark.parametrize("name", ["..\\a.csv", "b\\..\\..\\a.csv", "\\a.csv", "b//../../a.csv"])
 def test_zip_name_that_leaves_the_archive_is_ignored_and_noted(name: str, tmp_path: Path) -> None:
-    zip_of(["b.csv", name], tmp_path / "a.zip")
+    write_zip(["b.csv", name], tmp_path / "a.zip")
     result = recordmill.build(tmp_path / "a.zip", tmp_path / "out")
     assert sum(result.records.values()) == 1
     notes = load_manifest(result.out).statistics["notes"]
@@ -507,7 +509,7 @@ def test_zip_and_tar_of_the_same_name_are_both_read(tmp_path: Path) -> None:
 def test_many_compressed_tars_are_read_with_few_file_descriptors(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(80):
-        (tmp_path / "in" / f"{number:02d}.tar.gz").write_bytes(gzip.compress(csv_tar(number)))
+        (tmp_path / "in" / f"{number:02d}.tar.gz").write_bytes(gzip.compress(make_csv_tar(number)))
     command = (
         f"ulimit -n 64; exec {sys.executable} -m recordmill build {tmp_path / 'in'} --out"
         f" {tmp_path / 'out'}"
@@ -532,7 +534,7 @@ def test_damaged_large_zip_member_is_refused_by_name(
 
 
 def test_concatenated_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Path) -> None:
-    parts = [zip_of([f"{name}.csv"], tmp_path / f"{name}.zip").read_bytes() for name in "ab"]
+    parts = [write_zip([f"{name}.csv"], tmp_path / f"{name}.zip").read_bytes() for name in "ab"]
     (tmp_path / "joined.zip").write_bytes(b"".join(parts))
     with pytest.raises(UsageError, match=r"joined\.zip: two ZIP archives are joined in this file"):
         recordmill.build(tmp_path / "joined.zip", tmp_path / "out")

@@ -112,7 +112,7 @@ def test_missing_changed_or_unreadable_file_is_an_error_with_its_name(
 
 
 # Creation of a file exactly once, on file systems with hard links and without
-def _refuse(*args: object) -> None:
+def refuse_link(*args: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
@@ -121,12 +121,12 @@ def test_put_if_absent_lets_exactly_one_writer_create_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     if not links:
-        monkeypatch.setattr(os, "link", _refuse)
+        monkeypatch.setattr(os, "link", refuse_link)
     path = tmp_path / "1.json"
     with ThreadPoolExecutor(8) as pool:
-        created = list(pool.map(lambda n: put_if_absent(path, b"%d" % n * 10_000), range(8)))
-    assert sum(created) == 1
-    assert path.read_bytes() == b"%d" % created.index(True) * 10_000
+        results = list(pool.map(lambda n: put_if_absent(path, b"%d" % n * 10_000), range(8)))
+    assert sum(results) == 1
+    assert path.read_bytes() == b"%d" % results.index(True) * 10_000
     assert os.listdir(tmp_path) == ["1.json"]
     assert not put_if_absent(path, b"late")
 

@@ -104,11 +104,11 @@ def test_values_of_every_feature_survive_conversion_to_numpy(
 def test_columns_gathered_from_batches_equal_those_of_the_table() -> None:
     table = mixed_rows(50).combine_chunks()
     (batch,) = table.to_batches()
-    gathered = gather_columns([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
+    columns = gather_columns([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
     for feature in MIXED:
         column = to_numpy(batch.column(feature.name), feature)
-        assert type(gathered[feature.name]) is type(column)
-        assert [plain(row) for row in gathered[feature.name]] == [plain(row) for row in column]
+        assert type(columns[feature.name]) is type(column)
+        assert [plain(row) for row in columns[feature.name]] == [plain(row) for row in column]
         assert not isinstance(column, np.ndarray) or column.dtype == numpy_dtype(feature)
 
 

@@ -43,8 +43,8 @@ def test_condition_refuses_names_that_differ_only_in_case_and_reads_float16() ->
     with pytest.raises(UsageError, match="SQL does not distinguish 'a' from 'A'"):
         Predicate("a = 1").referenced_columns(schema)
     assert Predicate(pc.field("A") == 1).referenced_columns(schema) == ("A",)
-    chosen = schema.select(["a", "h"])
-    arrow = to_arrow(chosen)
+    selected_schema = schema.select(["a", "h"])
+    arrow = to_arrow(selected_schema)
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([1, None]),
@@ -53,7 +53,7 @@ def test_condition_refuses_names_that_differ_only_in_case_and_reads_float16() ->
         schema=arrow,
     )
     assert Predicate("h[1] > 2 AND a IS NULL").evaluate(batch).tolist() == [False, True]
-    assert Predicate("h[1] > 2 AND a IS NULL").referenced_columns(chosen) == ("a", "h")
+    assert Predicate("h[1] > 2 AND a IS NULL").referenced_columns(selected_schema) == ("a", "h")
 
 
 SCHEMA = Schema((Feature("id", "int64"), Feature("name", "string"), Feature("x", "float32")))

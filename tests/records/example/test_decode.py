@@ -79,9 +79,11 @@ def test_features_are_found_in_any_order_among_many_other_names(order: str) -> N
     schema = Schema(tuple(Feature(name, "int64") for name in names[:5]))
     records = []
     for row in range(40):
-        chosen = names if order == "same" else [names[i] for i in rng.permutation(len(names))]
+        record_names = names if order == "same" else [names[i] for i in rng.permutation(len(names))]
         records.append(
-            example([(name, feature(INT64, [row * 1000 + names.index(name)])) for name in chosen])
+            example(
+                [(name, feature(INT64, [row * 1000 + names.index(name)])) for name in record_names]
+            )
         )
     assert decode_all(records, schema).to_pylist() == [
         {name: row * 1000 + i for i, name in enumerate(names[:5])} for row in range(40)

@@ -102,9 +102,9 @@ def test_truncated_and_bit_flipped_record_decodes_like_upb() -> None:
     check([record[:size] for size in range(len(record) + 1)], FLAT)
     flips = []
     for bit in range(8 * len(record)):
-        flipped = bytearray(record)
-        flipped[bit // 8] ^= 1 << bit % 8
-        flips.append(bytes(flipped))
+        damaged_record = bytearray(record)
+        damaged_record[bit // 8] ^= 1 << bit % 8
+        flips.append(bytes(damaged_record))
     check(flips, FLAT)
 
 

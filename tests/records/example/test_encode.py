@@ -20,7 +20,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 
-def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def make_batch(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     rows = [
         {feature.name: arrow_value(feature, row[feature.name]) for feature in schema}
         for row in rows
@@ -31,12 +31,12 @@ def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
     """Returns the encoded records, and checks their frames as a reader does."""
     frames = encode(batch, schema)
-    scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
+    scanned_frames, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
     for computed, expected in (
-        (frames.starts, scanned.starts),
-        (frames.lengths, scanned.lengths),
-        (frames.crcs, scanned.crcs),
+        (frames.starts, scanned_frames.starts),
+        (frames.lengths, scanned_frames.lengths),
+        (frames.crcs, scanned_frames.crcs),
     ):
         np.testing.assert_array_equal(computed, expected)
     return [frames.payload(i).tobytes() for i in range(len(frames))]
@@ -44,7 +44,7 @@ def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
 
 def encode_value(feature: Feature, value: Any) -> bytes:
     schema = Schema((feature,))
-    return payloads(batch_of(schema, [{feature.name: value}]), schema)[0]
+    return payloads(make_batch(schema, [{feature.name: value}]), schema)[0]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_encoded_records_equal_those_of_pure_python_protobuf(
     pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]
 ) -> None:
     schema, rows = case
-    assert payloads(batch_of(schema, rows), schema) == pure_python.serialize(
+    assert payloads(make_batch(schema, rows), schema) == pure_python.serialize(
         [row_entries(schema, row) for row in rows]
     )
 
@@ -98,18 +98,18 @@ def test_slice_encodes_as_its_rows_and_protobuf_parses_it(
     case: tuple[Schema, list[dict[str, Any]]],
 ) -> None:
     schema, rows = case
-    batch = batch_of(schema, [*rows, *rows, *rows])
+    batch = make_batch(schema, [*rows, *rows, *rows])
     part = batch.slice(len(rows) // 2, len(rows))
     encoded = payloads(part, schema)
     assert encoded == payloads(batch, schema)[len(rows) // 2 :][: len(rows)]
     for row, data in zip([*rows, *rows][len(rows) // 2 :], encoded, strict=False):
         assert {
-            name: (kind, list(map(_plain, values)))
+            name: (kind, list(map(to_comparable, values)))
             for name, (kind, values) in row_entries(schema, row).items()
         } == parse(data)
 
 
-def _plain(value: Any) -> Any:
+def to_comparable(value: Any) -> Any:
     return float(value) if isinstance(value, np.floating) else value
 
 
@@ -163,7 +163,7 @@ def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
 
 def test_batch_of_many_encoding_blocks_equals_protobuf(pure_python: PurePython) -> None:
     schema, rows = many_rows(1500)
-    encoded = payloads(batch_of(schema, rows), schema)
+    encoded = payloads(make_batch(schema, rows), schema)
     assert sum(map(len, encoded)) > 4 * (16 << 10)
     assert max(map(len, encoded)) > 16 << 10
     assert encoded == pure_python.serialize([row_entries(schema, row) for row in rows])
@@ -173,12 +173,12 @@ def test_batches_without_columns_or_rows_are_encoded() -> None:
     # pyarrow may forget the number of rows of a batch without columns
     assert payloads(pa.RecordBatch.from_pylist([{}, {}]), Schema(())) in ([b"\n\0", b"\n\0"], [])
     schema = Schema((Feature("a", "int64", (None,)), Feature("b", "string"), Feature("c", "bool")))
-    assert payloads(batch_of(schema, []), schema) == []
+    assert payloads(make_batch(schema, []), schema) == []
 
 
 def test_column_order_does_not_change_the_bytes() -> None:
     schema, rows = many_rows(20)
-    batch = batch_of(schema, rows)
+    batch = make_batch(schema, rows)
     reversed_batch = pa.RecordBatch.from_arrays(batch.columns[::-1], names=batch.schema.names[::-1])
     assert payloads(reversed_batch, schema) == payloads(batch, schema)
 

@@ -19,7 +19,7 @@ TEXTS = ["a", None, "", "long enough to be no inline view", "ü"]
 LISTS = [[1, 2], None, [], [300]]
 
 
-def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
+def encode_column(column: pa.Array, feature: Feature) -> list[bytes]:
     frames = encode(pa.RecordBatch.from_arrays([column], names=[feature.name]), Schema((feature,)))
     return [frames.payload(i).tobytes() for i in range(len(frames))]
 
@@ -40,8 +40,8 @@ def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
 )
 def test_text_and_list_types_of_arrow_encode_alike(values: list[Any], column: pa.Array) -> None:
     feature = Feature("x", "string") if values is TEXTS else Feature("x", "int64", (None,))
-    records = encoded(column, feature)
-    assert records == encoded(pa.array(values, arrow_type(feature)), feature)
+    records = encode_column(column, feature)
+    assert records == encode_column(pa.array(values, arrow_type(feature)), feature)
     kind = "bytes" if values is TEXTS else "int64"
     assert [parse(record) for record in records] == [
         {}
@@ -57,19 +57,19 @@ def test_string_views_encode_like_strings() -> None:
         column.cast(pa.large_string())
     except pa.ArrowNotImplementedError:
         pytest.skip("this pyarrow has no cast for string views")
-    assert encoded(column, Feature("x", "string")) == encoded(
+    assert encode_column(column, Feature("x", "string")) == encode_column(
         pa.array(TEXTS, pa.large_string()), Feature("x", "string")
     )
 
 
 def test_fixed_size_binary_dates_and_null_columns_are_encoded() -> None:
-    assert parse(encoded(pa.array([b"abc"], pa.binary(3)), Feature("x", "bytes"))[0]) == {
+    assert parse(encode_column(pa.array([b"abc"], pa.binary(3)), Feature("x", "bytes"))[0]) == {
         "x": ("bytes", [b"abc"])
     }
-    assert parse(encoded(pa.array([2], pa.date32()), Feature("x", "timestamp[s]"))[0]) == {
+    assert parse(encode_column(pa.array([2], pa.date32()), Feature("x", "timestamp[s]"))[0]) == {
         "x": ("int64", [2 * 86400])
     }
-    assert encoded(pa.nulls(2), Feature("x", "int64", (None,))) == [b"\n\0"] * 2
+    assert encode_column(pa.nulls(2), Feature("x", "int64", (None,))) == [b"\n\0"] * 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int16", "float64"])
@@ -82,20 +82,20 @@ def test_fixed_variable_and_extension_tensors_encode_alike(dtype: str) -> None:
         pa.FixedSizeListArray.from_arrays(pa.array(values), 3), 2
     )
     variable = pa.LargeListArray.from_arrays(pa.array([0, 6, 12, 18]), pa.array(values))
-    expected = encoded(fixed, feature)
+    expected = encode_column(fixed, feature)
     assert [parse(record)["x"][0] for record in expected] == [feature.kind] * 3
     for column in (tensor, nested, variable, pa.concat_arrays([fixed, fixed]).slice(3)):
-        assert encoded(column, feature) == expected
+        assert encode_column(column, feature) == expected
     missing = pa.LargeListArray.from_arrays(
         pa.array([0, 6, 6, 12]), pa.array(values[:12]), mask=pa.array([False, True, False])
     )
-    assert encoded(missing, feature) == [expected[0], b"\n\0", expected[1]]
+    assert encode_column(missing, feature) == [expected[0], b"\n\0", expected[1]]
 
 
 def test_null_in_a_fixed_size_list_is_a_missing_feature() -> None:
     column = pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2))
     assert column.values.null_count == 2 or len(column.values) == 6
-    assert [parse(record) for record in encoded(column, Feature("x", "float32", (2,)))] == [
+    assert [parse(record) for record in encode_column(column, Feature("x", "float32", (2,)))] == [
         {"x": ("float", [1, 2])},
         {},
         {"x": ("float", [3, 4])},

@@ -37,31 +37,31 @@ _INT32, _INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 -
 _FLOAT = st.floats(width=32, allow_nan=False)
 
 
-def _lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def lists_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(values, max_size=4)
 
 
-ROWS = _lists(
+ROWS = lists_of(
     st.fixed_dictionaries(
         {
-            "c/ints": st.none() | _lists(_INT64),
+            "c/ints": st.none() | lists_of(_INT64),
             "c/text": st.text(max_size=5),
-            "l/bytes": st.none() | _lists(st.none() | _lists(st.binary(max_size=20))),
-            "l/float": st.none() | _lists(st.none() | _FLOAT),
+            "l/bytes": st.none() | lists_of(st.none() | lists_of(st.binary(max_size=20))),
+            "l/float": st.none() | lists_of(st.none() | _FLOAT),
             "l/image": st.none()
-            | _lists(st.none() | st.lists(st.integers(0, 255), min_size=4, max_size=4)),
-            "l/ints": st.none() | _lists(st.none() | _lists(_INT64)),
-            "l/pairs": st.none() | _lists(st.lists(_INT32, min_size=2, max_size=2)),
-            "l/words": _lists(st.none() | st.text(max_size=300)),
+            | lists_of(st.none() | st.lists(st.integers(0, 255), min_size=4, max_size=4)),
+            "l/ints": st.none() | lists_of(st.none() | lists_of(_INT64)),
+            "l/pairs": st.none() | lists_of(st.lists(_INT32, min_size=2, max_size=2)),
+            "l/words": lists_of(st.none() | st.text(max_size=300)),
         }
     )
 )
 
 
 def decode_frames(frames: Frames, schema: Schema) -> pa.RecordBatch:
-    scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
+    scanned_frames, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
-    np.testing.assert_array_equal(scanned.crcs, frames.crcs)
+    np.testing.assert_array_equal(scanned_frames.crcs, frames.crcs)
     return decode(frames.data, frames.starts + 12, frames.lengths, schema)
 
 

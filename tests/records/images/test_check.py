@@ -78,9 +78,9 @@ def test_flipped_bit_of_a_png_is_found(name: str) -> None:
     data, _ = SAMPLES[name]
     for index in range(len(data)):
         for mask in (1, 128):
-            flipped = bytearray(data)
-            flipped[index] ^= mask
-            assert refuse(bytes(flipped)).reason in (
+            damaged_image = bytearray(data)
+            damaged_image[index] ^= mask
+            assert refuse(bytes(damaged_image)).reason in (
                 "format" if index < 8 else "crc",
                 "truncated",
                 "corrupt",
@@ -195,16 +195,16 @@ def test_decode_check_finds_damage_that_the_structure_hides() -> None:
     begin = data.index(b"IDAT")
     length = struct.unpack(">I", data[begin - 4 : begin])[0]
     body = b"IDAT" + zlib.compress(zlib.decompress(data[begin + 4 : begin + 4 + length])[:50])
-    broken = (
+    damaged_image = (
         data[: begin - 4]
         + struct.pack(">I", len(body) - 4)
         + body
         + struct.pack(">I", zlib.crc32(body))
         + data[begin + 8 + length :]
     )
-    header = check(broken)
+    header = check(damaged_image)
     with pytest.raises(BadImage, match="Pillow can't decode it") as error:
-        check_decode(np.frombuffer(broken, np.uint8), header, nullcontext)
+        check_decode(np.frombuffer(damaged_image, np.uint8), header, nullcontext)
     assert error.value.reason == "decode"
 
 

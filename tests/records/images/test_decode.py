@@ -45,7 +45,7 @@ def test_deep_image_keeps_its_16_bits_on_request() -> None:
     assert (decode_pixels(data, header, 1) == deep >> 8).all()
 
 
-def _jpeg(height: int, width: int, scans: int = 1) -> ImageHeader:
+def make_jpeg_header(height: int, width: int, scans: int = 1) -> ImageHeader:
     return ImageHeader("JPEG", height, width, 3, 8, RGB, scans=scans)
 
 
@@ -62,8 +62,8 @@ def _jpeg(height: int, width: int, scans: int = 1) -> ImageHeader:
 def test_shrink_factor_leaves_at_least_the_target(
     part: tuple[int, int], target: tuple[int, int], oversampling: int, factor: int
 ) -> None:
-    assert find_shrink_factor(_jpeg(800, 800), part, target, oversampling) == factor
-    png = _jpeg(800, 800)._replace(format="PNG")
+    assert find_shrink_factor(make_jpeg_header(800, 800), part, target, oversampling) == factor
+    png = make_jpeg_header(800, 800)._replace(format="PNG")
     assert find_shrink_factor(png, part, target, oversampling) == 1
 
 
@@ -76,6 +76,6 @@ def test_jpeg_is_decoded_at_the_shrunk_size(shrink: int) -> None:
 
 
 def test_memory_of_a_progressive_jpeg_includes_all_coefficients() -> None:
-    assert decode_bytes(_jpeg(100, 100)) == 12 * 100 * 100
-    assert decode_bytes(_jpeg(100, 100), shrink=2) == 12 * 50 * 50
-    assert decode_bytes(_jpeg(100, 100, scans=3), shrink=8) >= 6 * 100 * 100
+    assert decode_bytes(make_jpeg_header(100, 100)) == 12 * 100 * 100
+    assert decode_bytes(make_jpeg_header(100, 100), shrink=2) == 12 * 50 * 50
+    assert decode_bytes(make_jpeg_header(100, 100, scans=3), shrink=8) >= 6 * 100 * 100

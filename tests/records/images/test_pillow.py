@@ -27,7 +27,7 @@ LOSSLESS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
+def encode_oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
     if name == "TIFF":
         return encode_image(name, tiffinfo={0x0112: orientation}, **options)
     exif = Image.Exif()
@@ -38,7 +38,9 @@ def oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
 @pytest.fixture(scope="module")
 def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = [
-        oriented(name, number, options) for name, options in LOSSLESS for number in range(1, 9)
+        encode_oriented(name, number, options)
+        for name, options in LOSSLESS
+        for number in range(1, 9)
     ]
     schema = Schema((Feature("image", "bytes", required=True),))
     table = pa.table({"image": pa.array(images, pa.large_binary())})
@@ -69,7 +71,7 @@ def test_pixels_are_decoded_as_stored(data_set: Path, tmp_path: Path, reader: st
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_image_size_is_that_of_the_stored_pixels(orientation: int) -> None:
-    data = oriented("TIFF", orientation, {})
+    data = encode_oriented("TIFF", orientation, {})
     with Image.open(io.BytesIO(data)) as image:
         assert stored_size(image) == STORED.shape[:2]
     assert "17 x 23" in show_item(data, "bytes")

@@ -82,10 +82,10 @@ def test_colours_of_transparent_pixels_have_no_weight() -> None:
     resize_with_alpha(pixels, (0, 0, 4, 4), out)
     assert out[0, 0, :3].tolist() == [255, 0, 0]
     assert 126 <= out[0, 0, 3] <= 129
-    opaque = pixels[:, :2].copy()
-    simple = np.empty((2, 2, 4), np.uint8)
-    resize_with_alpha(opaque, (0, 0, 4, 2), simple)
-    assert (simple == [255, 0, 0, 255]).all()
+    opaque_pixels = pixels[:, :2].copy()
+    opaque_result = np.empty((2, 2, 4), np.uint8)
+    resize_with_alpha(opaque_pixels, (0, 0, 4, 2), opaque_result)
+    assert (opaque_result == [255, 0, 0, 255]).all()
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

@@ -43,27 +43,27 @@ def test_example_class_reads_the_messages_of_tensorflow() -> None:
 
 def test_plain_form_has_the_last_value_of_a_repeated_name() -> None:
     record = example([("a", feature(INT64, [1])), ("a", feature(INT64, [2]))])
-    plain = to_plain_form(record, EXAMPLE_MAPS)
-    assert plain is not None
-    assert plain.data == example([("a", feature(INT64, [2]))])
-    assert (plain.has_unknown_fields, plain.has_map) == (False, True)
+    plain_form = to_plain_form(record, EXAMPLE_MAPS)
+    assert plain_form is not None
+    assert plain_form.data == example([("a", feature(INT64, [2]))])
+    assert (plain_form.has_unknown_fields, plain_form.has_map) == (False, True)
 
 
 def test_unknown_fields_outside_of_the_maps_are_reported() -> None:
     record = example([("a", feature(INT64, [1]))])
-    plain = to_plain_form(record + field(9, b"unknown"), EXAMPLE_MAPS)
-    assert plain is not None
-    assert plain.data == record
-    assert plain.has_unknown_fields
+    plain_form = to_plain_form(record + field(9, b"unknown"), EXAMPLE_MAPS)
+    assert plain_form is not None
+    assert plain_form.data == record
+    assert plain_form.has_unknown_fields
     nested = to_plain_form(example([("a", feature(INT64, [1]) + field(9, b"x"))]), EXAMPLE_MAPS)
     assert nested is not None
     assert not nested.has_unknown_fields
 
 
 def test_empty_record_has_no_map() -> None:
-    plain = to_plain_form(b"", EXAMPLE_MAPS)
-    assert plain is not None
-    assert (plain.data, plain.has_map) == (b"", False)
+    plain_form = to_plain_form(b"", EXAMPLE_MAPS)
+    assert plain_form is not None
+    assert (plain_form.data, plain_form.has_map) == (b"", False)
     empty_map = to_plain_form(field(1, b""), SEQUENCE_MAPS)
     assert empty_map is not None
     assert empty_map.has_map

@@ -98,16 +98,16 @@ def test_scan_returns_the_complete_frames_of_any_prefix() -> None:
 
 def test_every_flipped_bit_is_found_at_its_frame() -> None:
     for bit in range(8 * len(SHARD)):
-        damaged = bytearray(SHARD)
-        damaged[bit // 8] ^= 1 << bit % 8
+        data = bytearray(SHARD)
+        data[bit // 8] ^= 1 << bit % 8
         number = sum(start <= bit // 8 for start in STARTS) - 1
         with pytest.raises(
             DataError, match=f"^s: record {number}, byte {STARTS[number]}: CRC of the (length|data)"
         ) as strict_error:
-            scan_frames(array(bytes(damaged)), source="s", is_final=True)
+            scan_frames(array(bytes(data)), source="s", is_final=True)
         assert ("length is wrong" in str(strict_error.value)) == (bit // 8 - STARTS[number] < 12)
         assert len(str(strict_error.value)) < 300
-        frames, consumed, error = try_scan_frames(array(bytes(damaged)), source="s", is_final=True)
+        frames, consumed, error = try_scan_frames(array(bytes(data)), source="s", is_final=True)
         assert (len(frames), consumed, str(error)) == (
             number,
             STARTS[number],
@@ -221,9 +221,9 @@ def test_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
     data, starts = shard([5, 0, 300, 17, 1])
     for number, start in enumerate(starts):
         for bit in range(96):
-            damaged = bytearray(data)
-            damaged[start + bit // 8] ^= 1 << bit % 8
-            (tmp_path / "f").write_bytes(damaged)
+            damaged_data = bytearray(data)
+            damaged_data[start + bit // 8] ^= 1 << bit % 8
+            (tmp_path / "f").write_bytes(damaged_data)
             with pytest.raises(
                 DataError, match=f"/f: record {7 + number}, byte {start}: CRC of the length"
             ):

@@ -31,7 +31,7 @@ FRAMES_OF_MEMBERS = frame_payloads(
 )
 
 
-def parts(*cuts: int) -> list[Frames]:
+def split_frames(*cuts: int) -> list[Frames]:
     edges = [0, *cuts, len(FRAMES_OF_MEMBERS)]
     pieces = []
     for first, last in itertools.pairwise(edges):
@@ -51,7 +51,9 @@ def parts(*cuts: int) -> list[Frames]:
 )
 @pytest.mark.parametrize("codec", UNPACK)
 def test_members_depend_on_the_records_alone(cuts: tuple[int, ...], codec: str) -> None:
-    assert pack_members(parts(*cuts), codec=codec) == pack_members(parts(), codec=codec)
+    assert pack_members(split_frames(*cuts), codec=codec) == pack_members(
+        split_frames(), codec=codec
+    )
 
 
 @pytest.mark.parametrize("member_bytes", [1, 100, 1000, 1 << 20])
@@ -59,7 +61,7 @@ def test_members_depend_on_the_records_alone(cuts: tuple[int, ...], codec: str) 
 def test_members_hold_complete_records_and_unpack_alone(
     tmp_path: Path, member_bytes: int, codec: str
 ) -> None:
-    data, compressed, uncompressed = pack_members(parts(4), member_bytes, codec=codec)
+    data, compressed, uncompressed = pack_members(split_frames(4), member_bytes, codec=codec)
     assert UNPACK[codec](data) == FRAMES_OF_MEMBERS.data.tobytes()
     assert set(uncompressed) <= set(FRAMES_OF_MEMBERS.starts.tolist())
     ends = [*compressed[1:], len(data)], [*uncompressed[1:], len(FRAMES_OF_MEMBERS.data)]
@@ -133,7 +135,7 @@ def test_compressed_shard_is_the_pinned_bytes(codec: str, library: str, digest: 
     """
     if find_codec(codec).library_version != library:
         pytest.skip(f"{find_codec(codec).library_version} packs here")
-    assert hashlib.sha256(pack_members(parts(), codec=codec)[0]).hexdigest()[:16] == digest
+    assert hashlib.sha256(pack_members(split_frames(), codec=codec)[0]).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("codec", UNPACK)

@@ -57,15 +57,15 @@ def check(
     Returns:
         The batches.
     """
-    checked = list(stop_at_damage(batches))
+    results = list(stop_at_damage(batches))
     payloads, number = [], first
-    for batch in checked:
+    for batch in results:
         assert batch.location(0)[1] == f"record {number}, byte {STARTS[number]}"
         np.testing.assert_array_equal(batch.crcs, FRAMES.crcs[number : number + len(batch)])
         payloads += [batch.payload(i).tobytes() for i in range(len(batch))]
         number += len(batch)
     assert payloads == PAYLOADS[first:last]
-    return checked
+    return results
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -138,8 +138,8 @@ def test_huge_length_costs_no_memory(tmp_path: Path) -> None:
     header = struct.pack("<Q", 900 << 20)
     crc = native.crc32c(np.frombuffer(header, np.uint8), 0, native.CrcMethod.FOLDING)
     # see TensorFlow, lib/hash/crc32c.h
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    path = write(tmp_path, SHARD + header + struct.pack("<I", masked) + bytes(5000))
+    masked_crc = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    path = write(tmp_path, SHARD + header + struct.pack("<I", masked_crc) + bytes(5000))
     first_result = drain(read_frames(path, batch_bytes=1024))
     tracemalloc.start()
     count, message = drain(read_frames(path, batch_bytes=1024))

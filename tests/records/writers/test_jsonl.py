@@ -14,14 +14,14 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 
-def one_batch(rows: int) -> pa.RecordBatch:
+def make_batch(rows: int) -> pa.RecordBatch:
     (batch,) = mixed_rows(rows).combine_chunks().to_batches()
     return batch
 
 
 def test_written_lines_hold_the_rows(tmp_path: Path) -> None:
     writer = JsonWriter(tmp_path / "a.jsonl", MIXED)
-    batch = one_batch(50)
+    batch = make_batch(50)
     writer.write(batch.slice(0, 20))
     writer.write(batch.slice(20))
     writer.close()
@@ -49,7 +49,7 @@ def test_rows_that_are_python_objects_at_once_do_not_change_the_file(tmp_path: P
         jsonl.JSON_BATCH_ROWS, original = rows, jsonl.JSON_BATCH_ROWS
         try:
             writer = JsonWriter(tmp_path / f"{rows}.jsonl", MIXED)
-            writer.write(one_batch(20))
+            writer.write(make_batch(20))
             writer.close()
         finally:
             jsonl.JSON_BATCH_ROWS = original
@@ -59,13 +59,13 @@ def test_rows_that_are_python_objects_at_once_do_not_change_the_file(tmp_path: P
 
 def test_encoder_selects_and_renames_features_after_leading_columns() -> None:
     encoder = JsonLineEncoder(MIXED, {"name": "title", "id": "id"})
-    text = encoder.encode(one_batch(2), file=["a", "b"])
+    text = encoder.encode(make_batch(2), file=["a", "b"])
     assert [json.loads(line) for line in text.splitlines()] == [
         {"file": "a", "id": 0, "title": "row 0 ü"},
         {"file": "b", "id": 1, "title": "row 1 ü"},
     ]
     assert "ü".encode() in text
-    assert encoder.encode(one_batch(2).slice(0, 0), file=[]) == b""
+    assert encoder.encode(make_batch(2).slice(0, 0), file=[]) == b""
 
 
 def test_numbers_of_numpy_and_times_without_a_zone_are_json(tmp_path: Path) -> None:

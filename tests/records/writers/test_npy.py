@@ -192,5 +192,5 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
     writer.close()
     expected = {"x": (8, 5, 0), "s": (8, 0), "y": (8, 0)}
     assert {name: np.shape(column) for name, column in open_columns(tmp_path).items()} == expected
-    gathered = gather_columns([batch, batch], schema, 8)
-    assert {name: np.shape(column) for name, column in gathered.items()} == expected
+    columns = gather_columns([batch, batch], schema, 8)
+    assert {name: np.shape(column) for name, column in columns.items()} == expected

@@ -246,7 +246,7 @@ def test_columns_and_splits_of_arrays_are_chosen(tmp_path: Path) -> None:
     assert [file.split for file in source.files] == [None]
 
 
-def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+def make_npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
     text = header.encode() + b"\n"
     return (
         b"\x93NUMPY"
@@ -257,8 +257,8 @@ def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
     )
 
 
-def descr(shape: str, dtype: str = "'<i4'") -> bytes:
-    return npy(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}", bytes(12))
+def make_npy_with_shape(shape: str, dtype: str = "'<i4'") -> bytes:
+    return make_npy(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}", bytes(12))
 
 
 class Evil:
@@ -269,39 +269,42 @@ class Evil:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (descr("(3,)")[:-1], "is cut off: it has 77 bytes, and its header says 78"),
+        (make_npy_with_shape("(3,)")[:-1], "is cut off: it has 77 bytes, and its header says 78"),
         (
-            descr("(2,)"),
+            make_npy_with_shape("(2,)"),
             "holds more than an array; save each to a file of its own: it has 78 bytes",
         ),
-        (descr("(3,)")[:40], "is not a NumPy file, or it is damaged: EOF"),
-        (descr("(3,)")[:5], "damaged: EOF: reading magic string"),
-        (descr("()"), "is a single value, and a record is a row"),
-        (descr("(-3,)"), r"damaged: no array has shape \(-3,\)"),
-        (descr("(-3, -1)"), r"damaged: no array has shape \(-3, -1\)"),
-        (descr("(3.0,)"), "shape is not valid"),
-        (descr(f"({2**70},)"), "is cut off"),
-        (descr(f"({2**62}, 0)")[:-12], "a row has 0 bytes, and may have from 1 to"),
-        (descr("(0,)", "'<i4'")[:-12], "a.npy: there are no rows"),
+        (make_npy_with_shape("(3,)")[:40], "is not a NumPy file, or it is damaged: EOF"),
+        (make_npy_with_shape("(3,)")[:5], "damaged: EOF: reading magic string"),
+        (make_npy_with_shape("()"), "is a single value, and a record is a row"),
+        (make_npy_with_shape("(-3,)"), r"damaged: no array has shape \(-3,\)"),
+        (make_npy_with_shape("(-3, -1)"), r"damaged: no array has shape \(-3, -1\)"),
+        (make_npy_with_shape("(3.0,)"), "shape is not valid"),
+        (make_npy_with_shape(f"({2**70},)"), "is cut off"),
+        (make_npy_with_shape(f"({2**62}, 0)")[:-12], "a row has 0 bytes, and may have from 1 to"),
+        (make_npy_with_shape("(0,)", "'<i4'")[:-12], "a.npy: there are no rows"),
         (
-            descr("(3,)", "'|O'"),
+            make_npy_with_shape("(3,)", "'|O'"),
             "holds Python objects, which only unpickling reads.*or, if you trust it, load it",
         ),
-        (descr("(3,)", "[('a', '<i2'), ('b', '|O')]"), "holds Python objects"),
-        (descr("(3,)", "('<i4', (9999999,))"), "damaged: no array has shape"),
-        (descr("(3,)", "'<V4'"), r"column 'a': no feature can hold NumPy's \|V4"),
-        (descr("(1,)", "'<c8'")[:-4], "no feature can hold NumPy's complex64"),
-        (descr("(3,)", "'nonsense'"), "is not a NumPy file, or it is damaged"),
-        (descr(f"(0, {2**63}, 0)")[:-12], "is damaged: "),
-        (descr(f"(3{', 1' * 99})"), "is damaged: maximum supported dimension"),
-        (descr(f"({'9' * 5000},)"), "is not a NumPy file, or it is damaged"),
-        (npy("[" * 5000), "is not a NumPy file, or it is damaged"),
-        (npy("{" + " " * 20000 + "}"), "is not a NumPy file, or it is damaged"),
-        (npy("{}", version=b"\x09\x00"), "is not a NumPy file, or it is damaged"),
-        (descr("(1,)", "'<U3'").replace(bytes(12), b"\xff" * 12), "is damaged: "),
-        (descr("(1,)", "'<U3'").replace(bytes(12), b"\0\xd8\0\0" * 3), "is damaged: "),
+        (make_npy_with_shape("(3,)", "[('a', '<i2'), ('b', '|O')]"), "holds Python objects"),
+        (make_npy_with_shape("(3,)", "('<i4', (9999999,))"), "damaged: no array has shape"),
+        (make_npy_with_shape("(3,)", "'<V4'"), r"column 'a': no feature can hold NumPy's \|V4"),
+        (make_npy_with_shape("(1,)", "'<c8'")[:-4], "no feature can hold NumPy's complex64"),
+        (make_npy_with_shape("(3,)", "'nonsense'"), "is not a NumPy file, or it is damaged"),
+        (make_npy_with_shape(f"(0, {2**63}, 0)")[:-12], "is damaged: "),
+        (make_npy_with_shape(f"(3{', 1' * 99})"), "is damaged: maximum supported dimension"),
+        (make_npy_with_shape(f"({'9' * 5000},)"), "is not a NumPy file, or it is damaged"),
+        (make_npy("[" * 5000), "is not a NumPy file, or it is damaged"),
+        (make_npy("{" + " " * 20000 + "}"), "is not a NumPy file, or it is damaged"),
+        (make_npy("{}", version=b"\x09\x00"), "is not a NumPy file, or it is damaged"),
+        (make_npy_with_shape("(1,)", "'<U3'").replace(bytes(12), b"\xff" * 12), "is damaged: "),
         (
-            npy(
+            make_npy_with_shape("(1,)", "'<U3'").replace(bytes(12), b"\0\xd8\0\0" * 3),
+            "is damaged: ",
+        ),
+        (
+            make_npy(
                 f"{{'descr': '|u1', 'fortran_order': False, 'shape': (1, {1 << 25})}}",
                 bytes(1 << 25),
             ),
@@ -317,7 +320,9 @@ def test_damaged_or_hostile_array_is_refused(data: bytes, message: str, tmp_path
         archive.writestr("a.npy", data)
     with pytest.raises(
         DataError,
-        match="there are no rows" if data == descr("()") or len(data) < 6 else r"^b\.npz: ",
+        match="there are no rows"
+        if data == make_npy_with_shape("()") or len(data) < 6
+        else r"^b\.npz: ",
     ):
         read_all(plan(tmp_path / "b.npz", memory_bytes=100 << 20))
 
@@ -403,14 +408,14 @@ def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"c\.npz: changed while it was read"):
         list(source.read(source.units[0]))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("x.npy", descr("(3,)"))
+        archive.writestr("x.npy", make_npy_with_shape("(3,)"))
     with pytest.raises(
         DataError, match=r"b\.npz: .*'x\.npy' is packed by another method than deflate"
     ):
         plan(path)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", descr("(3,)"))
+        archive.writestr("x.npy", make_npy_with_shape("(3,)"))
         archive.writestr("note.txt", "no array")
     path.write_bytes(buffer.getvalue())
     assert plan(path).notes == ("left out, because they have no rows: note.txt",)

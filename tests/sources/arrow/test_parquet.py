@@ -576,14 +576,14 @@ def test_images_in_memory_with_a_path_and_no_bytes_are_rejects(tmp_path: Path) -
     assert "store the bytes of that file" in Path(result.rejects[0]).read_text()
 
 
-def _write_int96(path: Path, times: pa.Array) -> Path:
+def write_int96(path: Path, times: pa.Array) -> Path:
     return write(path, {"t": times}, use_deprecated_int96_timestamps=True)
 
 
 def test_int96_time_beyond_nanoseconds_is_kept_by_microseconds(tmp_path: Path) -> None:
     times = [datetime.datetime(9999, 12, 23, 23, 59, 59), datetime.datetime(2021, 6, 9, 3, 2, 37)]
     times += [datetime.datetime(1, 1, 1), None]
-    path = _write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
+    path = write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
     rows, rejects = read_all(plan(path, dtypes={"t": "timestamp[us]"}))
     assert [row["t"] for _, _, row in rows] == times
     assert not rejects
@@ -591,7 +591,7 @@ def test_int96_time_beyond_nanoseconds_is_kept_by_microseconds(tmp_path: Path) -
 
 def test_int96_time_beyond_nanoseconds_is_a_reject_that_names_the_dtype(tmp_path: Path) -> None:
     times = [datetime.datetime(9999, 12, 23, 23, 59, 59), datetime.datetime(2021, 6, 9, 3, 2, 37)]
-    path = _write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
+    path = write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
     rows, rejects = read_all(plan(path))
     assert [row["t"].to_pydatetime() for _, _, row in rows] == times[1:]
     assert [in_flags(reject) for reject in rejects] == [
@@ -602,9 +602,9 @@ def test_int96_time_beyond_nanoseconds_is_a_reject_that_names_the_dtype(tmp_path
 
 def test_int96_times_keep_nanoseconds_next_to_distant_times(tmp_path: Path) -> None:
     nanos = 1_600_000_000_123_456_789
-    near_path = _write_int96(tmp_path / "near.parquet", pa.array([nanos], pa.timestamp("ns")))
+    near_path = write_int96(tmp_path / "near.parquet", pa.array([nanos], pa.timestamp("ns")))
     time = datetime.datetime(9999, 1, 1)
-    far_path = _write_int96(tmp_path / "far.parquet", pa.array([time], pa.timestamp("us")))
+    far_path = write_int96(tmp_path / "far.parquet", pa.array([time], pa.timestamp("us")))
     batches = [
         pq.ParquetFile(path, coerce_int96_timestamp_unit=unit).read().to_batches()[0]
         for unit in (None, "us")
@@ -623,12 +623,12 @@ def test_int96_times_keep_nanoseconds_next_to_distant_times(tmp_path: Path) -> N
 
 def test_int96_time_in_a_list_beyond_nanoseconds_is_an_error(tmp_path: Path) -> None:
     times = pa.array([[datetime.datetime(9999, 1, 1)]], pa.list_(pa.timestamp("us")))
-    path = _write_int96(tmp_path / "a.parquet", times)
+    path = write_int96(tmp_path / "a.parquet", times)
     with pytest.raises(DataError, match=r"column 't'.*INT96"):
         read_all(plan(path))
 
 
-def _fixed_lists(values: Any, *sizes: int) -> pa.Array:
+def make_fixed_lists(values: Any, *sizes: int) -> pa.Array:
     kind: pa.DataType = pa.float32()
     for size in reversed(sizes):
         kind = pa.list_(kind, size)
@@ -636,12 +636,12 @@ def _fixed_lists(values: Any, *sizes: int) -> pa.Array:
 
 
 FIXED_LISTS = [
-    (_fixed_lists([[1, 2], None, [3, 4]], 2), [[1, 2], None, [3, 4]]),
-    (_fixed_lists([[[1, 2]], None, [[3, 4]]], 1, 2), [[[1, 2]], None, [[3, 4]]]),
+    (make_fixed_lists([[1, 2], None, [3, 4]], 2), [[1, 2], None, [3, 4]]),
+    (make_fixed_lists([[[1, 2]], None, [[3, 4]]], 1, 2), [[[1, 2]], None, [[3, 4]]]),
     (
         pa.ExtensionArray.from_storage(
             pa.fixed_shape_tensor(pa.float32(), [2, 2]),
-            _fixed_lists([[1, 2, 3, 4], None, [5, 6, 7, 8]], 4),
+            make_fixed_lists([[1, 2, 3, 4], None, [5, 6, 7, 8]], 4),
         ),
         [[[1, 2], [3, 4]], None, [[5, 6], [7, 8]]],
     ),
@@ -661,7 +661,7 @@ def test_null_list_of_a_fixed_size_is_a_missing_value(
 
 
 def test_null_list_of_a_fixed_size_in_a_struct_is_a_missing_value(tmp_path: Path) -> None:
-    lists = _fixed_lists([[1, 2], None, [3, 4]], 2)
+    lists = make_fixed_lists([[1, 2], None, [3, 4]], 2)
     column = pa.StructArray.from_arrays([lists], ["v"], mask=pa.array([False, False, True]))
     path = write(tmp_path / "a.parquet", {"x": column})
     rows, rejects = read_all(plan(path))
@@ -671,7 +671,7 @@ def test_null_list_of_a_fixed_size_in_a_struct_is_a_missing_value(tmp_path: Path
 
 def test_lists_of_a_fixed_size_are_read_with_other_columns_of_the_same_row(tmp_path: Path) -> None:
     count = 3000
-    lists = _fixed_lists([None if n % 7 == 0 else [n, n] for n in range(count)], 2)
+    lists = make_fixed_lists([None if n % 7 == 0 else [n, n] for n in range(count)], 2)
     table = {"id": range(count), "text": ["x" * (n % 50) for n in range(count)], "x": lists}
     path = write(tmp_path / "a.parquet", pa.table(table), row_group_size=100)
     rows, _ = read_all(plan(path))

@@ -162,21 +162,24 @@ def test_arbitrary_rows_are_built_with_their_values(
 
 def test_masked_values_in_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    unmasked, masked = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
-    partly_masked = np.ma.masked_array([3, 999], mask=[False, True])
+    unmasked_array, masked_array = (
+        np.ma.masked_array([1, 2]),
+        np.ma.masked_array([3, 999], mask=True),
+    )
+    partly_masked_array = np.ma.masked_array([3, 999], mask=[False, True])
     makers = {
-        "frame": lambda array: pandas.DataFrame({"t": [unmasked, array]}),
-        "series": lambda array: {"t": pandas.Series([unmasked, array])},
-        "dicts": lambda array: iter([{"d": {"t": unmasked}}, {"d": {"t": array}}]),
-        "lists": lambda array: iter([{"t": [{"u": unmasked}]}, {"t": [{"u": array}]}]),
+        "frame": lambda array: pandas.DataFrame({"t": [unmasked_array, array]}),
+        "series": lambda array: {"t": pandas.Series([unmasked_array, array])},
+        "dicts": lambda array: iter([{"d": {"t": unmasked_array}}, {"d": {"t": array}}]),
+        "lists": lambda array: iter([{"t": [{"u": unmasked_array}]}, {"t": [{"u": array}]}]),
     }
     for name, make_data in makers.items():
         with pytest.raises(DataError, match="is an array of which some items are masked") as error:
-            plan(make_data(partly_masked), tmp_path)
+            plan(make_data(partly_masked_array), tmp_path)
         assert error.value.place == "row 1"
         if name != "lists":
             (tmp_path / name).mkdir()
-            records = values(read_all(plan(make_data(masked), tmp_path / name))[0])
+            records = values(read_all(plan(make_data(masked_array), tmp_path / name))[0])
             assert [list(row.values()) for row in records] == [[[1, 2]], [None]]
     scalars = iter([{"d": {"x": 1}, "l": [1]}, {"d": {"x": np.ma.masked}, "l": [np.ma.masked]}])
     (row,), (reject,) = read_all(plan(scalars, tmp_path))

@@ -177,8 +177,8 @@ def test_times_with_a_zone_are_stored_in_utc() -> None:
 
 def test_unpacked_empty_and_broken_records_of_other_programs() -> None:
     # The int64 values 5 and 300 are unpacked, and an empty packed list follows.
-    unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")
-    assert parse_example(unpacked)["a"].tolist() == [5, 300]
+    record = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")
+    assert parse_example(record)["a"].tolist() == [5, 300]
     assert parse_example(b"") == parse_example(b"\n\0") == {}
     assert parse_example(bytes.fromhex("0a070a050a01611200")) == {"a": None}
     for data in (b"\x0a", b"\x0a\x05\x0a", b"\xff" * 12):

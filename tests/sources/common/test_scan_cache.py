@@ -408,7 +408,7 @@ def are_same(pieces: list[CachedBatch], other_pieces: list[CachedBatch]) -> bool
 
 
 @pytest.fixture(autouse=True)
-def _files_of_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def allow_small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(scan_cache, "_MIN_FILE_BYTES", 1 << 10)
         yield

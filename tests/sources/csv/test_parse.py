@@ -31,7 +31,7 @@ def test_missing_and_empty_text_are_distinct(tmp_path: Path) -> None:
     assert read(plan(path, CsvOptions(null_tokens=("x",))))[0]["t"].to_pylist() == [None, "NA", ""]
 
 
-def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
+def read_reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
     return [(reject.reason, str(reject)) for reject in read(plan(path, **common))[2]]
 
 
@@ -39,11 +39,11 @@ def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     path = write_file(
         tmp_path / "in.csv", "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n"
     )
-    assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
-    assert reasons(path)[0][1] == (
+    assert [reason for reason, _ in read_reasons(path)] == ["range", "inexact", "inexact"]
+    assert read_reasons(path)[0][1] == (
         "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
     )
-    assert reasons(path)[1][1] == (
+    assert read_reasons(path)[1][1] == (
         "in.csv: line 4, row 2: column 'a': '16777217' is a whole number that float32 can't hold exactly; "
         "use --dtype a=float64"
     )
@@ -119,7 +119,7 @@ def test_invalid_utf8_in_csv_is_a_reject(tmp_path: Path) -> None:
 def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.csv", "a,b\n1e400,x\n2,x\n")
     for common in ({}, {"dtypes": {"a": "float64"}}):
-        ((_, message),) = reasons(path, **common)
+        ((_, message),) = read_reasons(path, **common)
         assert message.endswith("use --dtype a=string")
 
 

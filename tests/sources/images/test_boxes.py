@@ -120,7 +120,7 @@ def build_table(images: Path, boxes: Path, out: Path, **options: Any) -> pa.Tabl
     return recordmill.open(out).to_table()
 
 
-def put(
+def write_annotations(
     write: Any,
     folder: Path,
     boxes: Mapping[str, Sequence[Box]],
@@ -136,7 +136,10 @@ def test_boxes_of_each_format_become_the_same_features(
     write: Any, images: Path, tmp_path: Path
 ) -> None:
     result = build_table(
-        images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1
+        images,
+        write_annotations(write, tmp_path / "boxes", BOXES),
+        tmp_path / "out",
+        label_offset=1,
     )
     for row, objects in enumerate(BOXES.values()):
         edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / (
@@ -181,7 +184,7 @@ ACROSS = {
 def test_boxes_across_the_border_are_clipped_and_noted(
     write: Any, images: Path, tmp_path: Path
 ) -> None:
-    boxes = put(write, tmp_path / "boxes", ACROSS)
+    boxes = write_annotations(write, tmp_path / "boxes", ACROSS)
     with pytest.raises(RecordmillError, match=r"inside the image 'b.png'"):
         recordmill.build(images, tmp_path / "out", boxes=boxes)
     result = build_table(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)
@@ -205,7 +208,7 @@ def test_boxes_across_the_border_are_clipped_and_noted(
 
 def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) -> None:
     for write in FORMATS:
-        boxes = put(
+        boxes = write_annotations(
             write, tmp_path / f"boxes-{write.__name__}", {**BOXES, "lost": [("cat", 1, 1, 2, 2)]}
         )
         with pytest.raises(RecordmillError, match="lost"):
@@ -284,7 +287,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "images").mkdir(exist_ok=True)
         Image.fromarray(pixels).save(folder / "images" / f"{stem}.png")
     recordmill.build(
-        folder / "images", folder / "out", boxes=put(table, folder / "boxes", boxes), shuffle=False
+        folder / "images",
+        folder / "out",
+        boxes=write_annotations(table, folder / "boxes", boxes),
+        shuffle=False,
     )
     return folder / "out"
 

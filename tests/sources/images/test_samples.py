@@ -57,7 +57,7 @@ def members(numbers: Iterable[int], image: str = "jpg") -> Members:
     )
 
 
-def expected(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
+def expected_record(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
     """Returns the record of a sample."""
     files, width_name = sample(number, image), ("json_width" if image else "width")
     image_features = (
@@ -99,7 +99,7 @@ def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> Non
     expected_rows = {}
     for number in range(60):
         name = f"{('train-0', 'train-1', 'val-0')[number // 20]}/{number:03}.{first_ending}"
-        expected_rows[name] = expected(number, name, image)
+        expected_rows[name] = expected_record(number, name, image)
     outs = []
     for index, options in enumerate(WAYS_TO_BUILD):
         outs.append(tmp_path / f"out{index}")
@@ -282,8 +282,10 @@ def test_images_of_samples_are_resized_like_loose_ones(tmp_path: Path) -> None:
     recordmill.build(tmp_path / "loose", tmp_path / "expected", **options)
     result = recordmill.build(path, tmp_path / "out", **options)
     assert "images are resized to 8 x 10 (crop)" in " ".join(result.notes)
-    result_rows, expected = rows(tmp_path / "out"), rows(tmp_path / "expected")
-    assert {name: {**row, "label": int(name[0])} for name, row in expected.items()} == result_rows
+    result_rows, expected_rows = rows(tmp_path / "out"), rows(tmp_path / "expected")
+    assert {
+        name: {**row, "label": int(name[0])} for name, row in expected_rows.items()
+    } == result_rows
     assert {row["format"] for row in result_rows.values()} == {"WebP"}
     with pytest.raises(RecordmillError, match="--resize: the samples have no images"):
         recordmill.build(

@@ -90,8 +90,8 @@ def test_schema_that_images_cannot_meet_is_refused(tmp_path: Path) -> None:
         UsageError, match="--dtype height: this feature comes from the image itself"
     ):
         plan(tmp_path, common=PlanOptions(dtypes={"height": "int32"}))
-    absent = Schema((Feature("image", "bytes", required=True), Feature("weight", "float32")))
-    assert drain(plan(tmp_path, common=PlanOptions(schema=absent)))[0] == [
+    schema = Schema((Feature("image", "bytes", required=True), Feature("weight", "float32")))
+    assert drain(plan(tmp_path, common=PlanOptions(schema=schema)))[0] == [
         {"image": PNG, "weight": None}
     ]
 
@@ -191,9 +191,9 @@ def test_table_that_names_images_is_noted_with_its_option(tmp_path: Path) -> Non
     assert f"labels.csv lists images but was not used. Add --labels {labels} (labels)" in notes
     assert [note.split()[0] for note in notes if "boxes" in note] == ["coco.json"]
     assert not [note for note in notes if "other.csv" in note]
-    labelled = plan(root, labels=labels)
-    assert labelled.schema["label"].classes == ("x", "y")
-    assert not [note for note in labelled.notes if "names images" in note]
+    labelled_source = plan(root, labels=labels)
+    assert labelled_source.schema["label"].classes == ("x", "y")
+    assert not [note for note in labelled_source.notes if "names images" in note]
 
 
 @pytest.mark.parametrize("split", ["", "train/"])

@@ -114,8 +114,8 @@ def test_documents_in_class_folders_have_labels(tmp_path: Path) -> None:
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
         ("neg/2.txt", "line 1, byte 0", "encoding")
     ]
-    labelled = plan(tmp_path, options=TextOptions(mode="lines"))
-    assert values(read_all(labelled)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
+    line_source = plan(tmp_path, options=TextOptions(mode="lines"))
+    assert values(read_all(line_source)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
 
 
 def test_mode_of_text_is_chosen_and_noted(tmp_path: Path) -> None:

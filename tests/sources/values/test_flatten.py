@@ -30,7 +30,7 @@ def test_structs_are_flattened() -> None:
         name: column[1:] for name, column in expected.items()
     }
     assert flatten_schema(batch.schema).names == list(expected)
-    plain = batch.select(["a"])
-    assert flatten(plain) is plain
+    flat_batch = batch.select(["a"])
+    assert flatten(flat_batch) is flat_batch
     with pytest.raises(DataError, match=r"two columns are named 's\.x'"):
         flatten(pa.RecordBatch.from_pydict({"s": [{"x": 1}], "s.x": [1]}))

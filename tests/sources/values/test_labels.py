@@ -49,7 +49,7 @@ ORDERS = (
 )
 
 
-def schema_of(
+def make_schema(
     classes: tuple[str, ...] | None, dtype: str = "int64", shape: tuple[None, ...] = ()
 ) -> Schema:
     return Schema((Feature("label", dtype, shape, False, classes),), "label")
@@ -97,7 +97,7 @@ def make_numbered_table(part: Sequence[str | int], classes: tuple[str, ...] = ()
     """
     names = classes or tuple(dict.fromkeys(name for name in part if isinstance(name, str)))
     numbers = [names.index(name) if isinstance(name, str) else name for name in part]
-    return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(schema_of(names)))
+    return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(make_schema(names)))
 
 
 def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -152,7 +152,7 @@ NAMED = {"text": as_text, "images": as_images, "labelled images": as_labelled_im
 KINDS = {**TABLES, **NUMBERED, **NAMED}
 
 
-def names_of(source: Any) -> tuple[list[str], int]:
+def read_names(source: Any) -> tuple[list[str], int]:
     """Returns (sorted class names of all records, number of rejects)."""
     rows, rejects = read_all(source)
     labels = [row["label"] for row in values(rows)]
@@ -170,7 +170,7 @@ def test_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(label=label))
     assert source.schema.label == "label"
     assert source.schema["label"].classes == ("bird", "cat", "dog")
-    assert names_of(source) == (NAMES, 0)
+    assert read_names(source) == (NAMES, 0)
     tables = "label: 2 tables of classes, such as 'cat', 'dog' in "
     assert any(note.startswith(tables) for note in source.notes) == (kind in NUMBERED)
 
@@ -180,15 +180,15 @@ def test_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
 def test_given_schema_maps_classes_by_name(
     tmp_path: Path, kind: str, classes: tuple[str, ...]
 ) -> None:
-    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(classes)))
+    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=make_schema(classes)))
     assert source.schema["label"].classes == classes
-    assert names_of(source) == (NAMES, 0)
+    assert read_names(source) == (NAMES, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
-    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(("dog", "cat"))))
-    assert names_of(source) == (["cat", "cat", "cat", "dog"], 1)
+    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=make_schema(("dog", "cat"))))
+    assert read_names(source) == (["cat", "cat", "cat", "dog"], 1)
     (reject,) = (*read_all(source)[1], *source.plan_rejects)
     assert reject.reason == "class"
     assert "'bird'" in reject.message
@@ -196,7 +196,7 @@ def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
-    schema = schema_of(None, "string")
+    schema = make_schema(None, "string")
     for label in (None, "label")[: 1 + (kind not in ("images", "text"))]:
         (tmp_path / str(label)).mkdir()
         source = KINDS[kind](tmp_path / str(label), PARTS, PlanOptions(schema=schema, label=label))
@@ -227,7 +227,7 @@ def test_label_of_numbers_and_names_is_refused_and_the_remedy_reads_it(
     source = TABLES[kind](tmp_path, parts, PlanOptions(dtypes=dtypes, label="label"))
     expected = sorted(["cat", "dog", *map(str, numbers)])
     assert source.schema["label"].classes == tuple(expected)
-    assert names_of(source) == (expected, 0)
+    assert read_names(source) == (expected, 0)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -235,7 +235,7 @@ def test_numbers_declared_as_text_are_class_names(tmp_path: Path, kind: str) -> 
     common = PlanOptions(dtypes={"label": "string"}, label="label")
     source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), common)
     assert source.schema["label"].classes == ("100", "30", "7")
-    assert names_of(source) == (["100", "30", "7", "7"], 0)
+    assert read_names(source) == (["100", "30", "7", "7"], 0)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -295,7 +295,9 @@ def test_label_of_no_or_too_many_values_is_refused(
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_number_beyond_the_classes_of_the_schema_is_a_reject(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, ([0, 1, 2, -1],), PlanOptions(schema=schema_of(("neg", "pos"))))
+    source = TABLES[kind](
+        tmp_path, ([0, 1, 2, -1],), PlanOptions(schema=make_schema(("neg", "pos")))
+    )
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [0, 1]
     assert [reject.reason for reject in rejects] == ["class", "class"]
@@ -304,7 +306,7 @@ def test_number_beyond_the_classes_of_the_schema_is_a_reject(tmp_path: Path, kin
 @pytest.mark.parametrize("kind", TABLES)
 def test_class_names_and_numbers_as_text_are_resolved(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](
-        tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=schema_of(("neg", "pos")))
+        tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=make_schema(("neg", "pos")))
     )
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [1, 0, 1, 0]
@@ -317,7 +319,7 @@ def test_classes_with_numeric_names_are_resolved_and_noted(tmp_path: Path, kind:
 
     A note reports this. It holds even if a column mixes both.
     """
-    common = PlanOptions(schema=schema_of(("1", "2", "3")))
+    common = PlanOptions(schema=make_schema(("1", "2", "3")))
     source = TABLES[kind](tmp_path, (["1", "3", "0"],), common)
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [0, 2]
@@ -347,19 +349,21 @@ def test_booleans_are_the_class_names_true_and_false(tmp_path: Path, kind: str) 
     for classes in (("false", "true"), ("true", "false"), ("yak", "true", "false")):
         folder = tmp_path / "-".join(classes)
         folder.mkdir()
-        source = TABLES[kind](folder, parts, PlanOptions(schema=schema_of(classes)))
-        assert names_of(source) == (["false", "true", "true"], 0)
+        source = TABLES[kind](folder, parts, PlanOptions(schema=make_schema(classes)))
+        assert read_names(source) == (["false", "true", "true"], 0)
     (tmp_path / "others").mkdir()
     other_source = TABLES[kind](
-        tmp_path / "others", parts, PlanOptions(schema=schema_of(("neg", "pos")))
+        tmp_path / "others", parts, PlanOptions(schema=make_schema(("neg", "pos")))
     )
-    assert names_of(other_source) == ([], 3)
+    assert read_names(other_source) == ([], 3)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl"])
 def test_booleans_among_names_and_numbers_are_resolved(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](
-        tmp_path, ([True, 0, "true", False, 2],), PlanOptions(schema=schema_of(("x", "true", "y")))
+        tmp_path,
+        ([True, 0, "true", False, 2],),
+        PlanOptions(schema=make_schema(("x", "true", "y"))),
     )
     rows, (reject,) = read_all(source)
     assert [row["label"] for row in values(rows)] == [1, 0, 1, 2]
@@ -368,7 +372,7 @@ def test_booleans_among_names_and_numbers_are_resolved(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
 def test_classes_declared_as_text_have_no_note_on_numbers(tmp_path: Path, kind: str) -> None:
-    options = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
+    options = PlanOptions(schema=make_schema(("1", "2", "3")), dtypes={"label": "string"})
     source = TABLES[kind](tmp_path, ([1, 2, 3],), options)
     assert [row["label"] for row in values(read_all(source)[0])] == ["1", "2", "3"]
     assert not any("label" in note for note in source.notes)
@@ -379,12 +383,12 @@ def test_number_beyond_the_classes_of_the_data_is_a_reject(tmp_path: Path, kind:
     parts = (("cat", "dog", 3, -1), ("bird",))
     for name, schema in (
         ("same", None),
-        ("more", schema_of(ORDERS[2])),
-        ("text", schema_of(None, "string")),
+        ("more", make_schema(ORDERS[2])),
+        ("text", make_schema(None, "string")),
     ):
         (tmp_path / name).mkdir()
         source = NUMBERED[kind](tmp_path / name, parts, PlanOptions(schema=schema))
-        assert names_of(source) == (["bird", "cat", "dog"], 2)
+        assert read_names(source) == (["bird", "cat", "dog"], 2)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "memory"])
@@ -407,13 +411,13 @@ def test_class_numbers_and_plain_numbers_are_not_mixed(tmp_path: Path, kind: str
     source = make_source("declared", tables, PlanOptions(dtypes={"label": "int64"}))
     assert source.schema["label"].classes is None
     assert [row["label"] for row in values(read_all(source)[0])] == [0, 1, 1, 7]
-    mapped_source = make_source("given", tables, PlanOptions(schema=schema_of(("dog", "cat"))))
+    mapped_source = make_source("given", tables, PlanOptions(schema=make_schema(("dog", "cat"))))
     assert [row["label"] for row in values(read_all(mapped_source)[0])] == [1, 0, 1]
     ambiguous_tables = [make_numbered_table(("cat", "dog")), make_numbered_table(("bird", "cat"))]
     with pytest.raises(DataError, match=r"so its numbers are ambiguous.*--dtype label=string"):
-        make_source("numbers", ambiguous_tables, PlanOptions(schema=schema_of(None)))
+        make_source("numbers", ambiguous_tables, PlanOptions(schema=make_schema(None)))
     named_source = make_source(
-        "named", ambiguous_tables, PlanOptions(schema=schema_of(None), dtypes={"label": "string"})
+        "named", ambiguous_tables, PlanOptions(schema=make_schema(None), dtypes={"label": "string"})
     )
     assert [row["label"] for row in values(read_all(named_source)[0])] == [
         "cat",
@@ -427,14 +431,14 @@ def test_class_numbers_and_plain_numbers_are_not_mixed(tmp_path: Path, kind: str
     text_source = make_source(
         "both", text_tables, PlanOptions(dtypes={"label": "string"}, label="label")
     )
-    assert names_of(text_source) == (["bird", "cat", "dog"], 0)
+    assert read_names(text_source) == (["bird", "cat", "dog"], 0)
 
 
 def write_records(
     folder: Path, part: Sequence[str], classes: Sequence[str], with_schema: bool = True
 ) -> Path:
     """Writes TFRecords of class numbers, and a schema with their classes."""
-    schema = schema_of(tuple(classes))
+    schema = make_schema(tuple(classes))
     folder.mkdir()
     payloads = [example({"label": classes.index(name)}, schema) for name in part]
     (folder / f"{folder.name}.tfrecord").write_bytes(tfrecord_bytes(payloads))
@@ -455,25 +459,25 @@ def test_tfrecords_keep_their_classes_or_are_refused(tmp_path: Path) -> None:
     )
     for classes in (*ORDERS, ("dog",)):
         with pytest.raises(DataError, match=message.format("'cat', 'dog', and the schema's are ")):
-            plan_records(first, schema=schema_of(classes))
+            plan_records(first, schema=make_schema(classes))
     for paths in ((first, second), (second, first)):
         with pytest.raises(DataError, match=message.format("")):
             plan_records(*paths)
         with pytest.raises(DataError, match=message.format("")):
-            plan_records(*paths, schema=schema_of(None))
-    extended_source = plan_records(first, schema=schema_of(("cat", "dog", "fox")))
-    assert (extended_source.schema["label"].classes, len(payloads_of(extended_source)[0])) == (
+            plan_records(*paths, schema=make_schema(None))
+    extended_source = plan_records(first, schema=make_schema(("cat", "dog", "fox")))
+    assert (extended_source.schema["label"].classes, len(read_payloads(extended_source)[0])) == (
         ("cat", "dog", "fox"),
         3,
     )
-    payloads, rejects = payloads_of(plan_records(first, schema=schema_of(("cat",))))
+    payloads, rejects = read_payloads(plan_records(first, schema=make_schema(("cat",))))
     assert len(payloads) == 2
     assert [reject.message for reject in rejects] == [
         "feature 'label': 1 is not one of the 1 classes of the schema"
     ]
 
 
-def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
+def read_payloads(source: Any) -> tuple[list[bytes], list[Any]]:
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     texts = [
         chunk.records.data[start:stop].tobytes()
@@ -491,9 +495,9 @@ def test_tfrecords_with_equal_classes_or_no_schema_are_built(tmp_path: Path) -> 
     assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
     path = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), with_schema=False)
     source = plan_records(
-        path, schema=schema_of(ORDERS[1])
+        path, schema=make_schema(ORDERS[1])
     )  # no file shows that the numbers have other classes
-    assert len(payloads_of(source)[0]) == 3
+    assert len(read_payloads(source)[0]) == 3
 
 
 def test_label_column_is_refused_for_images_in_folders(tmp_path: Path) -> None:
@@ -511,7 +515,11 @@ FOLDERS = {"text": as_text, "images": as_images}
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_class_of_a_folder_is_mapped_by_name(tmp_path: Path, kind: str) -> None:
     schema = Schema(
-        (*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")),
+        (
+            *make_schema(("pos", "neg")),
+            Feature("source", "string"),
+            Feature("class_name", "string"),
+        ),
         "label",
     )
     for row in values(read_all(FOLDERS[kind](tmp_path, LABELS, PlanOptions(schema=schema)))[0]):
@@ -522,7 +530,7 @@ def test_class_of_a_folder_is_mapped_by_name(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_class_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = FOLDERS[kind](
-        tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=schema_of(("pos", "neg")))
+        tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=make_schema(("pos", "neg")))
     )
     (reject,) = source.plan_rejects
     assert reject.source.startswith("odd/5.")
@@ -534,12 +542,12 @@ def test_class_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: st
 
 
 def test_label_of_documents_may_be_text_but_not_a_plain_number(tmp_path: Path) -> None:
-    source = as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "string")))
+    source = as_text(tmp_path, LABELS, PlanOptions(schema=make_schema(None, "string")))
     assert sorted(row["label"] for row in values(read_all(source)[0])) == sorted(*LABELS)
     with pytest.raises(UsageError, match="does not name the classes of 'label'"):
-        as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None)))
+        as_text(tmp_path, LABELS, PlanOptions(schema=make_schema(None)))
     with pytest.raises(UsageError, match="the schema declares 'label' as float32"):
-        as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "float32")))
+        as_text(tmp_path, LABELS, PlanOptions(schema=make_schema(None, "float32")))
     with pytest.raises(UsageError, match="the schema declares 'text' as int64"):
         as_text(tmp_path, LABELS, PlanOptions(schema=Schema((Feature("text", "int64"),))))
 

@@ -91,17 +91,17 @@ OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp
 
 @given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(NUMBERS + OTHERS))
 def test_joined_dtype_is_commutative_and_holds_both(first: str, second: str) -> None:
-    joined = join_dtypes(first, second)
-    assert joined == join_dtypes(second, first)
+    joined_dtype = join_dtypes(first, second)
+    assert joined_dtype == join_dtypes(second, first)
     assert join_dtypes(first, first) == first
-    if joined is None:
+    if joined_dtype is None:
         return
-    assert join_dtypes(joined, first) == joined
-    if first.startswith(("int", "uint")) and joined.startswith(("int", "uint")):
-        assert np.iinfo(joined).min <= np.iinfo(first).min
-        assert np.iinfo(joined).max >= np.iinfo(first).max
-    if first in NUMBERS[8:] and joined not in ("bfloat16", "float16"):
-        assert joined in ("float32", "float64")
+    assert join_dtypes(joined_dtype, first) == joined_dtype
+    if first.startswith(("int", "uint")) and joined_dtype.startswith(("int", "uint")):
+        assert np.iinfo(joined_dtype).min <= np.iinfo(first).min
+        assert np.iinfo(joined_dtype).max >= np.iinfo(first).max
+    if first in NUMBERS[8:] and joined_dtype not in ("bfloat16", "float16"):
+        assert joined_dtype in ("float32", "float64")
 
 
 def test_joined_dtypes_and_shapes() -> None:

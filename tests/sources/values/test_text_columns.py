@@ -164,7 +164,7 @@ def test_decimals_halfway_between_floats_round_to_even() -> None:
     assert floats(*texts) == list(map(float, texts))
 
 
-def nearest(number: Fraction, digits: int, smallest: int) -> float:
+def round_to_float(number: Fraction, digits: int, smallest: int) -> float:
     """Returns the nearest float of `digits` bits, with ties to even.
 
     Args:
@@ -195,7 +195,7 @@ def test_decimals_near_a_midpoint_are_rounded_once_for_narrow_floats(dtype: str)
         ]
     feature = Feature("x", dtype)
     parsed, faults = parse_values(column(*texts), feature)
-    expected = [nearest(Fraction(Decimal(text)), digits, smallest) for text in texts]
+    expected = [round_to_float(Fraction(Decimal(text)), digits, smallest) for text in texts]
     triples = zip(texts, parsed.to_pylist(), expected, strict=True)
     assert faults == 0
     assert [row for row in triples if row[1] != row[2]] == []
@@ -217,7 +217,7 @@ def test_float64_is_rounded_once_to_narrow_floats(dtype: str) -> None:
         random.integers(-12, 3, 400) - digits
     )
     numbers = np.concatenate([np.nextafter(middles, np.inf), middles, np.nextafter(middles, 0)])
-    expected = [nearest(Fraction(number), digits, smallest) for number in numbers.tolist()]
+    expected = [round_to_float(Fraction(number), digits, smallest) for number in numbers.tolist()]
     assert to_float_dtype(numbers, dtype).tolist() == expected
     assert to_float_dtype(-numbers, dtype).tolist() == [-value for value in expected]
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
@@ -449,10 +449,10 @@ def check_alike(
     assert result.type == expected.type
     assert result.null_count == expected.null_count
     result_bits, expected_bits = (
-        column.fill_null(0).view(_bits(column.type)) for column in (result, expected)
+        column.fill_null(0).view(integer_type(column.type)) for column in (result, expected)
     )
     assert result_bits.equals(expected_bits)  # also compares NaN and -0.0
 
 
-def _bits(kind: pa.DataType) -> pa.DataType:
+def integer_type(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()

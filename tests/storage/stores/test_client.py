@@ -270,19 +270,19 @@ def test_request_limit_holds_for_all_threads() -> None:
 
 def test_nested_request_of_a_thread_uses_its_own_slots() -> None:
     limit = RequestLimit(2)
-    with limit.acquire(5) as outer:
-        with limit.acquire() as inner:
-            assert (outer, inner) == (2, 2)
+    with limit.acquire(5) as outer_slots:
+        with limit.acquire() as inner_slots:
+            assert (outer_slots, inner_slots) == (2, 2)
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(_acquire_once, limit)
-            assert not wait([waiting], timeout=0.05).done
+            request = threads.submit(acquire_once, limit)
+            assert not wait([request], timeout=0.05).done
             limit.set_max(3)
-            assert waiting.result(30) == 1
-    with limit.acquire(5) as freed:
-        assert freed == 3
+            assert request.result(30) == 1
+    with limit.acquire(5) as num_slots:
+        assert num_slots == 3
 
 
-def _acquire_once(limit: RequestLimit) -> int:
+def acquire_once(limit: RequestLimit) -> int:
     with limit.acquire() as num_slots:
         return num_slots
 

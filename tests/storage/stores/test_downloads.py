@@ -57,16 +57,16 @@ def test_answers_that_are_always_truncated_end_in_an_error(web: WebFiles) -> Non
 
 def test_object_that_changed_since_the_plan_is_an_error(web: WebFiles) -> None:
     url, path = f"{web.url}/a", web.folder / "a"
-    planned = stat(url)
-    assert planned == Stat(60_000, 0, planned.etag)
+    planned_state = stat(url)
+    assert planned_state == Stat(60_000, 0, planned_state.etag)
     read_range(url, 0, 10)
     path.write_bytes(path.read_bytes()[::-1])
-    check_unchanged(url, planned, "a")  # all reads so far returned the planned content
+    check_unchanged(url, planned_state, "a")  # all reads so far returned the planned content
     assert read_range(url, 30_000, 30_010).tobytes() == path.read_bytes()[30_000:30_010]
     with pytest.raises(DataError, match="a: changed while it was read"):
-        check_unchanged(url, planned, "a")
+        check_unchanged(url, planned_state, "a")
     with pytest.raises(DataError, match="changed while it was read"):
-        list(read_files([InputFile(0, "a", url, planned)], np.empty(60_000, np.uint8)))
+        list(read_files([InputFile(0, "a", url, planned_state)], np.empty(60_000, np.uint8)))
 
 
 def test_range_is_never_mixed_of_two_contents(
@@ -125,13 +125,13 @@ def test_ranges_are_read_by_requests_of_at_most_one_part(web: WebFiles) -> None:
 
 def test_range_of_a_replaced_object_does_not_change_the_array(web: WebFiles) -> None:
     address, downloader = Address(web.url, "a"), Downloader()
-    planned = downloader.stat(address)
+    planned_state = downloader.stat(address)
     (web.folder / "a").write_bytes(b"new" * 20_000)
     array = np.zeros(100, np.uint8)
     with pytest.raises(ReplacedError):
-        downloader.fetch_range(address, planned, 0, array)
+        downloader.fetch_range(address, planned_state, 0, array)
     assert not array.any()
-    assert downloader.last_known_stat(address) == downloader.stat(address) != planned
+    assert downloader.last_known_stat(address) == downloader.stat(address) != planned_state
 
 
 def test_object_that_is_replaced_in_each_attempt_is_an_error(web: WebFiles) -> None:
@@ -150,11 +150,11 @@ def test_object_that_is_replaced_in_each_attempt_is_an_error(web: WebFiles) -> N
 def test_assumed_state_does_not_replace_a_known_one(web: WebFiles) -> None:
     address, downloader = Address(web.url, "a"), Downloader()
     assert downloader.last_known_stat(address) is None
-    assumed, second = Stat(1, 0, "x"), Stat(2, 0, "y")
-    downloader.assume_stat(address, assumed)
+    first, second = Stat(1, 0, "x"), Stat(2, 0, "y")
+    downloader.assume_stat(address, first)
     downloader.assume_stat(address, second)
-    assert downloader.last_known_stat(address) == assumed
-    assert downloader.stat(address) == downloader.last_known_stat(address) != assumed
+    assert downloader.last_known_stat(address) == first
+    assert downloader.stat(address) == downloader.last_known_stat(address) != first
 
 
 def test_oldest_states_of_objects_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +177,8 @@ def test_oldest_states_of_objects_are_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_first_error_of_several_requests_is_raised_and_the_others_are_cancelled() -> None:
-    failed, pending = Future[None](), Future[None]()
-    failed.set_exception(OSError("first"))
+    failed_request, pending_request = Future[None](), Future[None]()
+    failed_request.set_exception(OSError("first"))
     with pytest.raises(OSError, match="first"):
-        wait_for_all([failed, pending])
-    assert pending.cancelled()
+        wait_for_all([failed_request, pending_request])
+    assert pending_request.cancelled()

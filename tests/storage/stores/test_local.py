@@ -73,10 +73,10 @@ def test_reserved_space_has_the_size_and_reads_as_zeros(
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     with create_unnamed_file() as file:
         reserve_space(file, size_bytes)
-        mapped = map_open_file(file)
-    assert len(mapped) == size_bytes  # the mapping outlives the file
-    assert not mapped.any()
-    assert not mapped.flags.writeable or size_bytes == 0
+        mapping = map_open_file(file)
+    assert len(mapping) == size_bytes  # the mapping outlives the file
+    assert not mapping.any()
+    assert not mapping.flags.writeable or size_bytes == 0
 
 
 def test_storage_maps_and_lists_files(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_span_beyond_the_end_is_an_error_with_its_byte(path: str, starts: list[i
 
 
 def test_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
-    one = np.ones(1, np.int64)
+    ones = np.ones(1, np.int64)
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        LocalStorage().read_spans(str(tmp_path), one, one, np.empty(2, np.uint8), one)
+        LocalStorage().read_spans(str(tmp_path), ones, ones, np.empty(2, np.uint8), ones)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert native.read_spans(descriptor, one, one, one, np.empty(2, np.uint8)) == 0
+        assert native.read_spans(descriptor, ones, ones, ones, np.empty(2, np.uint8)) == 0
     finally:
         os.close(descriptor)
 

@@ -53,7 +53,7 @@ def test_file_over_a_reader_reads_and_seeks_as_an_open_file(path: str) -> None:
 
 
 def test_closing_the_file_closes_its_reader_once(path: str) -> None:
-    closed = []
+    closed_paths = []
     reader = LocalReader(path)
 
     class Reader(LocalReader):
@@ -63,13 +63,13 @@ def test_closing_the_file_closes_its_reader_once(path: str) -> None:
         fill, stat = reader.fill, reader.stat
 
         def close(self) -> None:
-            closed.append(path)
+            closed_paths.append(path)
             reader.close()
 
     file = ReaderFile(Reader())
     file.close()
     file.close()
-    assert closed == [path]
+    assert closed_paths == [path]
 
 
 @pytest.mark.parametrize(
