@@ -122,8 +122,8 @@ def run_in_fork(work: Callable[[], object], arm: tuple[Path, int, int] | None) -
         arm: (folder, number of the change to stop at, error code or 0 to kill), or None.
 
     Returns:
-        A report with these keys, if they apply: "count", the number of changes, "error", its text,
-            "crash", a traceback, and "signal", the signal that ended the process.
+        A dict with "count" (the number of changes), "error" (its text), "crash" (a traceback) and
+            "signal" (the signal that ended the process). A key is missing if it does not apply.
     """
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:

@@ -1,4 +1,7 @@
-"""Options of a build are checked once, and a manifest contains no local value."""
+"""Options of a build are checked once.
+
+Their values in a manifest don't depend on the machine.
+"""
 
 from pathlib import Path
 from typing import Any

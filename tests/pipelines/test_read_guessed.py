@@ -1,4 +1,4 @@
-"""A read with a guessed schema writes the same bytes as one with counts."""
+"""A read with a guessed schema writes the bytes of one that counts first."""
 
 import gzip
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Unusual records survive build and read, and files of other kinds are named.
+"""Unusual records survive build and read: SequenceExamples, plain bytes and odd names.
 
-Unusual are SequenceExamples, plain bytes and odd names.
+An error about another kind of file names the kind.
 """
 
 import gzip
@@ -165,7 +165,7 @@ def test_error_about_another_format_names_the_format(
 
 
 def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
-    """Its kind is not in doubt, and later reads leave out the damage."""
+    """Nothing indicates another kind of file. Lenient commands leave out the damage."""
     path = write_tfrecord(
         tmp_path / "n.tfrecord", *[field(1, features(b"id", number)) for number in range(5)]
     )

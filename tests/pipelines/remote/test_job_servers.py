@@ -1,7 +1,4 @@
-"""Users see only errors that matter while a job runs.
-
-Job servers end with their parent process.
-"""
+"""Beam prints nothing while a job runs, and job servers end with their parent."""
 
 import logging
 import os

@@ -112,7 +112,7 @@ def dataflow(folder: Path) -> Iterator[Service]:
 
 
 def install(package: Path, folder: Path) -> Path:
-    """Installs a package in the way of a Beam worker.
+    """Installs a package as a Beam worker does.
 
     Uses no index, and builds with the installed packages.
     """

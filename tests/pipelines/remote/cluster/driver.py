@@ -16,7 +16,7 @@ _started: list["Driver"] = []
 
 
 class Driver:
-    """A recordmill command that was started in the way of a shell.
+    """A recordmill command that runs in its own process.
 
     Args:
         before: Python code that runs before the command.

@@ -191,7 +191,7 @@ def _lock_machine() -> int:
 def _sweep() -> None:
     """Kills all processes on hosts of this kind, and removes the hosts.
 
-    While the lock is held, no other process has any.
+    While the lock is held, no other process has such hosts.
     """
     namespaces = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=False

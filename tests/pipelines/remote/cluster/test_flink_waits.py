@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 @contextlib.contextmanager
 def take_all_slots(flink: FlinkHosts) -> Iterator[None]:
-    """Lets another job use all slots."""
+    """Runs another job, which uses all slots, inside the `with` block."""
     flags = [flag for flag in flink.flags if not flag.startswith("--parallelism")]
     command = [sys.executable, slot_holder.__file__, *flags, f"--parallelism={2 * flink.slots}"]
     with subprocess.Popen(
