@@ -75,7 +75,7 @@ def test_error_over_the_limit_lists_rejects_and_the_limit_that_allows_them() -> 
     assert text.startswith(
         "12 of 100 records were rejected (reason: not a valid record); max_rejects=11 allows fewer"
     )
-    assert "\n  a.csv: line 0: bad" in text or "line 0" in text
+    assert "a.csv: line 0: bad" in text
     assert "... and 2 more" in text
     assert "max_rejects=12" in text
     copy = pickle.loads(pickle.dumps(error.value))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from kit.batches import check_resumes, ids, plain
 from kit.data_sets import FOLDER, mixed_rows, on_one_thread, window_options, write_data_set
+from kit.token_sets import MODES
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
@@ -44,10 +45,6 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     )
 
 
-def modes(ds: Dataset) -> list[Any]:
-    return [False, "window", "global"]
-
-
 def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Returns the rows of a batch as tuples of Python values."""
     columns = [batch[name] for name in COLUMNS]
@@ -58,7 +55,7 @@ def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
     (full_batch,) = ds.batches(ROWS, shuffle=False)
     expected = rows_of(full_batch)
     assert [row[0] for row in expected] == list(range(ROWS))
-    for mode in modes(ds):
+    for mode in MODES:
         rows = [
             row
             for batch in ds.batches(64, shuffle=mode, seed=2, **window_options(mode, 20_000))
@@ -69,7 +66,7 @@ def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
 
 
 def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None:
-    for mode in modes(ds):
+    for mode in MODES:
         options: dict[str, Any] = {
             "shuffle": mode,
             "seed": 4,
@@ -81,7 +78,7 @@ def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None
 
 
 def test_batches_resume_at_every_step(ds: Dataset) -> None:
-    for mode in modes(ds):
+    for mode in MODES:
         options: dict[str, Any] = {
             "shuffle": mode,
             "seed": 4,
@@ -117,7 +114,7 @@ def test_state_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path) -> N
 
 
 def test_hosts_share_an_epoch_and_fewer_hosts_resume(ds: Dataset) -> None:
-    for mode in modes(ds):
+    for mode in MODES:
         options: dict[str, Any] = {"shuffle": mode, "seed": 1, "pad_remainder": True}
         hosts = [ds.batches(16, **options, num_hosts=4, host_index=host) for host in range(4)]
         record_ids = [i for host in hosts for _ in range(3) for i in next(host)["id"].tolist()]
