@@ -68,14 +68,11 @@ def test_bytes_after_the_end_are_an_error(tmp_path: Path, kind: str, garbage: by
         "bz2": "byte",
         "xz": "byte",
         "zlib": f"byte {len(PACKED['zlib']) + garbage.count(0)} of",
-        "gzip": "",
+        # Zeros after a member are padding, and an `x` may be the first byte of a header.
+        "gzip": f"byte {len(PACKED['gzip']) + garbage.count(0)} of the file",
     }[kind]
     with pytest.raises(DataError, match=f"^name: .*{place}") as error:
         read_compressed(tmp_path / "f", PACKED[kind] + garbage, kind)
-    if kind == "gzip":  # an `x` may be read as the first byte of a header
-        assert f"byte {len(PACKED['gzip'])} of the file" in str(error.value) or "truncated" in str(
-            error.value
-        )
     assert len(str(error.value)) < 300
 
 

@@ -84,15 +84,15 @@ def test_sql_and_pyarrow_select_the_rows_of_python(ids: list[int | None], limit:
     ("condition", "message"),
     [
         ("random() < 0.5", "random.* gives another value each time.*sample"),
-        ("id > 3; DROP TABLE records", ""),
+        ("id > 3; DROP TABLE records", "syntax error at or near"),
         ("id IN (SELECT id FROM records)", "it contains a query"),
         ("current_date > '2020-01-01'", "gives another value|does not depend on the record"),
         ("rowid < 3", "rowid does not depend on the record|rowid"),
         ("missing > 1", "missing"),
-        ("id > ", ""),
-        ("name + 1 > x[3]", ""),
+        ("id > ", "syntax error at or near"),
+        ("name + 1 > x[3]", "No function matches"),
         (pc.field("missing") > 1, "missing"),
-        (pc.field("name") > 1, ""),
+        (pc.field("name") > 1, "no kernel matching input types"),
     ],
 )
 def test_condition_that_may_select_other_rows_or_is_wrong_is_refused(

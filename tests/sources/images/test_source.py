@@ -193,7 +193,7 @@ def test_table_that_names_images_is_noted_with_its_option(tmp_path: Path) -> Non
     assert not [note for note in notes if "other.csv" in note]
     labelled_source = plan(root, labels=labels)
     assert labelled_source.schema["label"].classes == ("x", "y")
-    assert not [note for note in labelled_source.notes if "names images" in note]
+    assert not [note for note in labelled_source.notes if "lists images" in note]
 
 
 @pytest.mark.parametrize("split", ["", "train/"])
