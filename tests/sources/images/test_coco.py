@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 from kit.annotated_images import coco_document, edges_of, plan, read, save_image
 from kit.files import write_file
+from kit.runs import in_flags
 
 from recordmill.base.errors import RecordmillError
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.images.options import ImageOptions
+from recordmill.sources.images.source import plan_images
+from recordmill.storage.listing import list_inputs
 
 
 @pytest.mark.parametrize(
@@ -129,3 +134,15 @@ def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
                 if "/keypoint/" in name or name.endswith("/area"):
                     assert np.isfinite(values).all(), document
     assert num_built > 100
+
+
+def test_coco_document_that_exceeds_memory_is_refused(images: Path, tmp_path: Path) -> None:
+    boxes = write_file(tmp_path / "c.json", json.dumps(coco_document()) + " " * (1 << 20))
+    size = boxes.stat().st_size
+    common = PlanOptions(memory_bytes=1 << 20)
+    with pytest.raises(RecordmillError) as error:
+        plan_images(list_inputs([str(images)]), ImageOptions(boxes=str(boxes)), common)
+    assert in_flags(error.value) == (
+        f"c.json: parsing its {size:,} bytes may need more memory than --memory 1MiB allows; "
+        "use --memory 9MiB"
+    )

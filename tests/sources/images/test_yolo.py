@@ -84,6 +84,21 @@ def test_key_points_of_yolo_are_not_a_polygon(
     assert record["image/object/keypoint/y"] == pytest.approx([0.4, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [("17", "17"), ("[17, 4]", "[17, 4]"), ("[[2], 3, x, 1]", "[a list, 3, 'x', ...]")],
+)
+def test_wrong_shape_of_key_points_is_named(
+    shape: str, found: str, images: Path, tmp_path: Path
+) -> None:
+    names = write_file(tmp_path / "boxes" / "data.yaml", f"names: [x]\nkpt_shape: {shape}\n")
+    write_file(tmp_path / "boxes" / "a.txt", "0 0.5 0.5 0.6 0.4\n")
+    with pytest.raises(RecordmillError) as error:
+        plan(images, tmp_path / "boxes")
+    expected = f"{names}: kpt_shape: must be [number of key points, 2 or 3], not {found}"
+    assert str(error.value) == expected
+
+
 def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     for split in ("train", "val"):
         save_image(tmp_path / "images" / split / "0.jpg")

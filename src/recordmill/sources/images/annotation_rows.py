@@ -94,13 +94,14 @@ def read_json_text(file: InputFile, settings: ParseSettings) -> bytes:
     """Returns the content of a JSON file without its byte order mark.
 
     Raises:
-        DataError: The values in the file take too much memory.
+        DataError: Parsing the file may need more than `settings.memory_bytes`.
     """
     size = file.stat.size_bytes
     if size * _BYTES_PER_BYTE > settings.memory_bytes:
         raise DataError(
-            "its {size} bytes take more memory than there is; {enough} is enough",
+            "parsing its {size} bytes may need more memory than {memory} allows; use {enough}",
             size=f"{size:,}",
+            memory=option("memory", f"{settings.memory_bytes >> 20}MiB"),
             enough=option("memory", f"{(size * _BYTES_PER_BYTE >> 20) + 1}MiB"),
             source=file.name,
         )

@@ -222,5 +222,8 @@ def _read_keypoint_shape(path: str, shape: Any) -> tuple[int, int] | None:
         or any(type(size) is not int for size in shape)
         or not (0 < shape[0] <= _MAX_KEYPOINTS and shape[1] in (2, 3))
     ):
-        raise UsageError(f"{path}: kpt_shape: [number of key points, 2 or 3] is needed")
+        found = describe_value(shape)
+        if isinstance(shape, list):
+            found = f"[{', '.join(map(describe_value, shape[:3]))}{', ...' * (len(shape) > 3)}]"
+        raise UsageError(f"{path}: kpt_shape: must be [number of key points, 2 or 3], not {found}")
     return shape[0], shape[1]
