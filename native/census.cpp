@@ -9,7 +9,8 @@ constexpr int64_t NameCounts::*LISTS[] = {&NameCounts::bytes_lists, &NameCounts:
 constexpr int64_t NameCounts::*FIRST[] = {&NameCounts::first_bytes_list, &NameCounts::first_float_list,
                                          &NameCounts::first_int64_list};
 
-// Returns whether bytes have a control character that text does not: all below the space, but for tab, line ends and escape.
+// Returns whether bytes contain a control character that does not occur in text. These are all characters below the space
+// except for tab, line ends and escape.
 bool has_control(ByteRange value) {
   for (const uint8_t *next = value.begin; next < value.end; next++) {
     const uint64_t word = value.end - next >= 8 ? load<uint64_t>(next) : 0;
@@ -77,7 +78,7 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
   if (lengths.size != starts.size || status.size != starts.size || maps.size != starts.size) return BOUNDS;
   if (!names.fits() || counts.size != names.slots()) return BOUNDS;
   constexpr uint8_t GOOD = static_cast<uint8_t>(RecordStatus::GOOD), UNREAD = static_cast<uint8_t>(RecordStatus::UNREAD);
-  // No status means "no room for a name". Inside this function UNREAD stands for it.
+  // No status means "no room for a name". Inside this function UNREAD has this meaning.
   constexpr RecordStatus NO_ROOM_STATUS = RecordStatus::UNREAD;
   int64_t bad = 0;
   for (int64_t row = 0; row < starts.size; row++) {

@@ -11,8 +11,8 @@
 #define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-// Checks an invariant of the library itself in builds for the sanitizers, which define RM_DEBUG. What a caller passes is
-// checked by every entry, in all builds.
+// Checks an invariant of the library itself. Only builds for the sanitizers, which define RM_DEBUG, do this. Arguments of
+// callers are checked by every entry function, in all builds.
 #if defined(RM_DEBUG)
 #define RM_ASSERT(condition) ((condition) ? void() : __builtin_trap())
 #else
@@ -88,7 +88,7 @@ RM_INLINE int leading_zeros(uint64_t mask) { return mask ? __builtin_clzll(mask)
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;  // 2^64 / the golden ratio, odd
 
 // The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). It is a
-// bijection. half_mixed leaves out its last step, where a stronger mix follows anyway.
+// bijection. half_mixed leaves out its last step. Use it if a stronger mix follows anyway.
 RM_INLINE uint64_t half_mixed(uint64_t word) {
   word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
   return word ^ word >> 27;

@@ -1,6 +1,7 @@
 // Finds the fields of each row of a CSV file. Masks of 64 bytes find the delimiters, line ends, quotes and escapes, and only
-// these bytes are examined one by one. Once a row is complete, its fields are unescaped in place, where a text never grows,
-// so that later code sees plain text. The states are those of Python's csv module (Modules/_csv.c), with the same results.
+// these bytes are examined one by one. Once a row is complete, its fields are unescaped in place, so that later code sees
+// plain text. This never makes a text longer. The states are those of Python's csv module (Modules/_csv.c), with the same
+// results.
 #include "masks.h"
 
 namespace rm {
@@ -80,7 +81,7 @@ struct Scanner {
     return (length - 2) | FIELD_QUOTED_BIT;
   }
 
-  // Reads the next 64 bytes. If only rows are wanted, blocks without quotes are searched for line ends only.
+  // Reads the next 64 bytes. If only rows are requested, blocks without quotes are searched for line ends only.
   Next read_block() {
     const int64_t base = block;
     const uint64_t quotes = mask(base, dialect.quote), ends = mask(base, '\n') | mask(base, '\r');
@@ -257,7 +258,7 @@ struct Scanner {
     scan.bad_rows++;
   }
 
-  // Lists the row as too long, and goes on at its second physical line: a quote that is never closed costs one line.
+  // Lists the row as too long, and continues at its second line. So a quote that is never closed costs one line.
   Next skip_long_row() {
     const int64_t last = row.start + min(dialect.max_row_bytes, data.size - row.start);
     int64_t end = row.start;
@@ -283,7 +284,7 @@ struct Scanner {
     return Next::RETURN;
   }
 
-  // Replaces the raw field [start, start + length) by the text that it stands for. Returns the length of the text.
+  // Replaces the raw field [start, start + length) by its unescaped text. Returns the length of the text.
   int32_t unescape(int64_t start, int64_t length) const {
     int64_t into = start, at = start;
     const int64_t stop = start + length;

@@ -17,7 +17,7 @@ RM_INLINE int64_t count_varints(const uint8_t *begin, const uint8_t *end, const 
   return count;
 }
 
-// Reads `count` varints that fit words. Up to VARINT_ROOM more values are written, which mean nothing.
+// Reads `count` varints that fit words. Up to VARINT_ROOM more values are written, which have no meaning.
 //   stops: bit i is set if a varint ends at begin[i].
 // The start of each varint comes from the mask, so none waits for the length of the one before it. A second loop, which
 // compilers vectorise, removes the continuation bits.
@@ -94,7 +94,7 @@ struct Cells : RecordCells {
     else if (column.mode == CellMode::ONE_FLOAT) floats[cell] = 0;
     else starts[cell] = sizes[cell] = 0;
   }
-  // Undoes what was noted about a row that could not be read: another decoder may read it.
+  // Undoes the changes for a row that could not be read, because another decoder may read it.
   void restore(int64_t row) const {
     for (int64_t i = 0; i < columns.size; i++) {
       bitmap_byte(i, row) |= static_cast<uint8_t>(1 << (row & 7));

@@ -3,9 +3,9 @@
 //
 //   0A entry_length | 0A name_length name 12 | feature_length list_tag list_length | list
 //
-// The middle part, the key, is constant for a column. If all but the data is constant, or depends on the size of the data
-// only, the complete head is. The steps of a SequenceExample are written as records with one entry without a name, and so
-// without a head; its feature lists as entries with a value that is serialized already.
+// The middle part, the key, is constant for a column. The complete head is constant if everything except the data is
+// constant, or depends only on the size of the data. The steps of a SequenceExample are written as records with one entry
+// without a name, and so without a head; its feature lists as entries with a value that is serialized already.
 //
 // Heads and keys are copied in chunks of 16 bytes, so up to 15 bytes after an entry may be overwritten. There are later
 // entries of the same record, or its CRC and the next header, which take 16 bytes. All of them are written later.

@@ -1,6 +1,6 @@
 // A parser of tf.train.Example and SequenceExample in their plain form: each map once and in order, each entry of a map with
-// a key and then a value, one list in each Feature, and the numbers of a list packed in one field. All known writers produce
-// it. A message in any other form is UNUSUAL, and Python passes it to protobuf.
+// a key and then a value, one list in each Feature, and the numbers of a list packed in one field. All known writers
+// produce this form. A message in any other form is UNUSUAL, and Python passes it to protobuf.
 //
 //   Example          { features: map<string, Feature> = 1 }
 //   SequenceExample  { context: map<string, Feature> = 1, feature_lists: map<string, FeatureList> = 2 }
@@ -99,7 +99,7 @@ RM_INLINE RecordStatus each_map(ByteRange message, int64_t map_count, Visit visi
   return RecordStatus::GOOD;
 }
 
-// A name to look up, with its first and last eight bytes, by which names are compared.
+// A name to look up, with its first and last eight bytes, which make comparisons fast.
 struct Key {
   const uint8_t *begin;
   int64_t size, part;
@@ -116,12 +116,12 @@ struct Key {
   }
 };
 
-// A table that maps names to slot numbers, in an array of the caller. Names are added as they are met.
+// A table that maps names to slot numbers, in an array of the caller. New names are added.
 //
 // Each slot predicts the slot that follows it: the one that did so last time. In files of one writer the prediction is
 // nearly always right, so a lookup is one comparison of the length and the first and last eight bytes (and of the bytes
-// between them, if there are more than 16). If it is wrong, the name is found by a hash of all its bytes. Hash chains hang
-// off the slots: slot h holds the newest name with hash h, and each name the one before it.
+// between them, if there are more than 16). If it is wrong, the name is found by a hash of all its bytes. The slots are
+// also the heads of hash chains: slot h refers to the newest name with hash h, and each name refers to the one before it.
 class Names {
  public:
   static constexpr int64_t NONE = -1;
@@ -130,7 +130,7 @@ class Names {
   explicit Names(Span<int64_t> table) : head_(reinterpret_cast<NamesHead *>(table.data)), size_(table.size) {}
   // Returns the number of int64 that a table needs for `names` names with `text_bytes` bytes together.
   static int64_t room(int64_t names, int64_t text_bytes) { return HEAD + (names + 1) * SLOT + (text_bytes + 7) / 8; }
-  // Makes an empty table. Slot 0 stands for the beginning of a record.
+  // Makes an empty table. Slot 0 represents the beginning of a record.
   void begin(int64_t names, int64_t text_bytes) {
     memset(static_cast<void *>(head_), 0, static_cast<size_t>(room(names, text_bytes)) * sizeof(int64_t));
     *head_ = {names + 1, text_bytes, 1, 0};

@@ -29,7 +29,7 @@ struct Fields : TextFields {
   }
   RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & FIELD_QUOTED_BIT; }
 
-  // Returns the index of the null token that a text equals, or -1. The size rules most texts out without a comparison.
+  // Returns the index of the null token that a text equals, or -1. The size excludes most texts without a comparison.
   RM_INLINE int64_t token_of(ByteSpan text) const {
     if (RM_LIKELY(!(token_sizes >> min<int64_t>(text.size, 63) & 1))) return -1;
     for (int64_t i = 0, start = 0; i < token_ends.size; start = token_ends[i++]) {

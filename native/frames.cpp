@@ -101,7 +101,7 @@ int64_t rm_next_frame(ByteSpan data, int64_t position, int64_t max_record_bytes,
   for (; position <= data.size - HEADER_BYTES; position++) {
     const uint8_t *const frame = data.data + position;
     const int64_t length = load<int64_t>(frame);
-    // The length is compared first: it rules out nearly all positions, and the CRC costs more.
+    // The length is compared first, because it excludes nearly all positions and the CRC costs more.
     if (length < 0 || length > max_record_bytes) continue;
     if (is_complete && length > data.size - position - FRAME_BYTES) continue;
     if (load<uint32_t>(frame + 8) == masked(crc32c(0, frame, 8))) return position;

@@ -1,4 +1,4 @@
-// A frame is a record as a TFRecord file holds it:
+// A frame is a record in the form that a TFRecord file contains:
 //
 //   u64 length | u32 masked CRC32C of the length | payload | u32 masked CRC32C of the payload
 //
@@ -27,8 +27,8 @@ RM_INLINE uint32_t put_frame(uint8_t *frame, int64_t length) {
   return crc;
 }
 
-// Checks the header of a frame of which `available` bytes can be read. Reads at most 12 bytes. The length is valid only if
-// the result is GOOD.
+// Checks the header of a frame. Only `available` bytes of the frame can be read, and at most 12 are. The length is valid
+// only if the result is GOOD.
 //   is_final: the file ends after the available bytes. Otherwise too few bytes lead to NEEDS_MORE.
 RM_INLINE FrameCode check_header(const uint8_t *frame, int64_t available, int64_t max_record_bytes, bool is_final) {
   if (available < HEADER_BYTES) return is_final ? FrameCode::SHORT_HEADER : FrameCode::NEEDS_MORE;

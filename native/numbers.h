@@ -1,4 +1,4 @@
-// Numbers, booleans and timestamps in text: what a text is, and its value. CSV fields, JSON scalars and columns of text
+// Classification and parsing of texts with numbers, booleans and timestamps. CSV fields, JSON scalars and columns of text
 // share this grammar.
 #pragma once
 
@@ -16,8 +16,8 @@ struct Number {
   bool is_odd;       // has a plus sign or a leading zero, such as a zip code: text, unless the column is declared as numbers
   bool is_negative;
   bool is_long;      // has more than 19 digits
-  bool is_cut;       // and not all of those left out are 0
-  uint64_t digits;   // the first 19 digits from the first nonzero one on; of a WORD 0 for nan, 1 for inf
+  bool is_cut;       // has more than 19 digits, and not all digits after the first 19 are 0
+  uint64_t digits;   // the first 19 digits from the first nonzero one on; for a WORD, 0 is nan and 1 is inf
   int64_t power;
 
   // Returns whether a whole number fits int64.
@@ -48,7 +48,8 @@ Number scan_number(ByteSpan text);
 // Returns the float64 of a number without its sign.
 Rounded magnitude(const Number &number);
 // Returns whether a float with a shorter mantissa can round a float64 differently than the number that it was rounded from.
-// So it is if the float64 is halfway between two of these floats. Below the smallest normal float, others return true, too.
+// It can if the float64 is halfway between two of these floats. Below the smallest normal float, the result is also true
+// for other values.
 // value: not negative.
 RM_INLINE bool can_round_twice(double value, int64_t mantissa_bits) {
   if (mantissa_bits >= 53) return false;
@@ -57,19 +58,19 @@ RM_INLINE bool can_round_twice(double value, int64_t mantissa_bits) {
   if (RM_LIKELY(value >= smallest_normal)) return (bits & (2 * half - 1)) == half;
   return value > 0x1p-1022 && (bits & (half - 1)) == 0;
 }
-// Replaces a float64 that can_round_twice by its neighbor towards the number, unless it is the number. The mantissa of the
-// neighbor is odd, so that rounding it to a shorter mantissa rounds the number.
+// Replaces a float64 for which can_round_twice is true by its neighbor towards the number, unless it equals the number. The
+// mantissa of the neighbor is odd, so that rounding it to a shorter mantissa rounds the number.
 // value: the magnitude of the number.
 Rounded round_to_odd(const Number &number, double value);
 // Brings the power as near to 0 as possible without changing the number: 50e-1 becomes 5e0.
 void normalize_power(Number &number);
 // Returns 1 for true, 0 for false (in lower, upper or capital case), -1 for any other text.
 int scan_bool(ByteSpan text);
-// Returns what float32 loses of a decimal.
+// Returns the loss if a decimal is stored as float32.
 NumberLoss decimal_loss(const Number &number);
 // Reads an ISO 8601 timestamp; the forms are listed in numbers.cpp.
 Timestamp scan_timestamp(ByteSpan text);
-// Returns the class of a timestamp, without bits if it is none.
+// Returns the class of a timestamp. The class has no bits if the text was not a timestamp.
 Class class_of(const Timestamp &time);
 // Returns the class of any text that is not a null token.
 Class classify(ByteSpan text);

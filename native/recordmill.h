@@ -1,8 +1,8 @@
 // The interface of librecordmill: every function that Python calls, declared once.
 //
 // The text of this header is compiled into the library. `recordmill.base.library` reads it there and makes a Python
-// function of each declaration, a class of each struct and an `enum.IntEnum` of each enum. So that it can, declarations
-// keep to a small part of C++:
+// function of each declaration, a class of each struct and an `enum.IntEnum` of each enum. For this purpose, declarations
+// use only a small part of C++:
 //
 //   - Functions are called rm_NAME and return int64_t, uint64_t, double or void.
 //   - Span<T> is an array. Python passes a C-contiguous NumPy array of that dtype, or None if the array is optional.
@@ -44,7 +44,7 @@ int64_t rm_machine_level();
 //   method: the fastest method to use. A slower one is used if the processor lacks it.
 int64_t rm_crc32c(ByteSpan data, int64_t crc, CrcMethod method);
 
-// ---- frames.cpp: records as TFRecord files hold them
+// ---- frames.cpp: records in the form of TFRecord files
 
 // Why a scan stopped.
 enum class FrameCode : int64_t {
@@ -87,7 +87,7 @@ int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Spa
 //   data: a window of the file. It may begin with the footer of the frame before scan.position.
 //   starts [n]: receives the offset of each frame.
 //   digest [1]: is continued with the length of each record and with each footer that is in the data. Two files with
-//     the same digest hold the same records, unless somebody made them collide on purpose.
+//     the same digest contain the same records, unless they were made to collide on purpose.
 int64_t rm_hop_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<uint64_t> digest);
 
 // Returns the offset of the next frame with a correct header, at `position` or later; data.size if there is none.
@@ -190,12 +190,12 @@ int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan
 // the first pass finds the list, and a second pass reads it.
 enum class CellMode : int64_t { ONE_INT64, ONE_FLOAT, ONE_BYTES, INT64_LIST, FLOAT_LIST, BYTES_LIST, STEPS };
 
-// What reading a record led to. Python finds the statuses from OUT_OF_RANGE to BAD_ROW_LENGTHS in its second pass.
+// The result of reading a record. Python finds the statuses from OUT_OF_RANGE to BAD_ROW_LENGTHS in its second pass.
 enum class RecordStatus : int64_t {
   GOOD,
   PAST_END = 1,   // a field reaches past the end of its message
   LONG_VARINT,    // a varint has more than 10 bytes
-  UNUSUAL = 20,   // not written in the plain form; only protobuf can tell if it is valid
+  UNUSUAL = 20,   // not written in the plain form; only protobuf can decide whether it is valid
   WRONG_KIND,     // another kind of list than the schema's
   WRONG_COUNT,    // another number of values than the schema's
   MISSING_VALUE,  // a required feature is missing
@@ -242,7 +242,7 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
 
 // A table of names is an int64 array with three parts: this head, the slots, the bytes of the names.
 struct NamesHead {
-  int64_t slots;            // number of slots. Slot 0 stands for the beginning of a record
+  int64_t slots;            // number of slots. Slot 0 represents the beginning of a record
   int64_t text_bytes;       // room for the bytes of names
   int64_t used_slots;
   int64_t used_text_bytes;
@@ -261,7 +261,7 @@ struct NameSlot {
 };
 
 // Makes a table of names. Returns the number of int64 that it takes.
-//   table: receives the names. None asks for the size only.
+//   table: receives the names. If None, only the size is computed.
 //   max_names, text_bytes: room for names and for their bytes. Functions that add names stop when it is used up.
 //   names, parts [n]: the first names, which get the slots 1, 2, ...
 int64_t rm_make_names(Span<int64_t> table, int64_t max_names, int64_t text_bytes, Span<const ByteSpan> names,
@@ -281,7 +281,7 @@ int64_t rm_read_varints(ByteSpan data, IntSpan starts, IntSpan sizes, Span<int64
 // Finds the length-delimited fields of lists: the values of a BytesList, the steps of a FeatureList. Returns their number.
 //   starts, sizes [lists]: the bytes of each list.
 //   offsets [lists + 1]: receives the index of each list's first field.
-//   field_starts, field_sizes: receive the bytes of each field's content. None to count only.
+//   field_starts, field_sizes: receive the bytes of each field's content. If None, the fields are only counted.
 int64_t rm_find_fields(ByteSpan data, IntSpan starts, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> field_starts,
                        Span<int64_t> field_sizes);
 
@@ -295,7 +295,7 @@ int64_t rm_copy_values(ByteSpan data, IntSpan starts, IntSpan sizes, int64_t are
 
 // ---- census.cpp: schemas of records
 
-// What was seen of a feature name. `first_...` is the number of the first record in which it was seen.
+// Counts of one feature name. `first_...` is the number of the first record in which it was seen.
 struct NameCounts {
   int64_t records;
   int64_t values;  // of all lists together
@@ -313,7 +313,7 @@ struct NameCounts {
 //   starts, lengths [rows]: the bytes of each record.
 //   first_record: the number of the first record, for NameCounts.
 //   table: a table of names. New names are added.
-//   counts [slots]: is added to.
+//   counts [slots]: the counts of the records are added to it.
 //   status [rows]: RecordStatus. Rows that are UNREAD are counted if they are in the plain form, and UNUSUAL otherwise.
 //   maps [rows]: receives which maps each record has: bit 0 for features, bit 1 for feature lists.
 int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t first_record, Span<int64_t> table,
@@ -379,8 +379,8 @@ struct JsonScan {
 };
 
 // Reads lines until the data ends or an array is full. Returns a JsonScanEnd.
-//   table: a table of names, of which slot i is node i. The part of a key is the node of the object around it. The elements
-//     of array a have the empty name and part -1 - a.
+//   table: a table of names. Slot i is node i. The part of a key is the node of the object around it. The elements of array
+//     a have the empty name and part -1 - a.
 //   nodes [slots].
 //   tape: receives the values.
 //   record_lines, record_values: receive the line of each record, and the index of its first value on the tape.
@@ -451,7 +451,7 @@ struct CsvDialect {
 // The state of a scan, which the caller keeps between calls, and the results of one call.
 struct CsvScan {
   int64_t position;     // offset where the next row, or a line to skip, starts
-  int64_t line;         // its physical line
+  int64_t line;         // its line number
   int64_t limit;        // no row starts at this offset or later
   int64_t is_final;     // 1 if the data ends with a row or the file
   int64_t is_skipping;  // 1 if `position` is inside a line to skip
@@ -498,7 +498,7 @@ struct TextFields {
   IntSpan token_ends;          // the end of each token in `tokens`
 };
 
-// What a text can be read as. The bits of all fields of a column are combined.
+// The types that a text can have, as bits. The bits of all fields of a column are combined.
 namespace TextClass {
 enum : int64_t {
   BOOL = 1,
@@ -526,7 +526,7 @@ enum class FieldFault : int64_t {
   MISSING     // null, but the column requires a value
 };
 
-// What the inferred type of a column loses of a number.
+// The loss if a number gets the inferred type of its column.
 enum class NumberLoss : int64_t {
   NONE,
   INEXACT_DECIMAL,  // a decimal that float32 changes
@@ -556,7 +556,7 @@ struct FieldType {
   int64_t nanos_per_unit, is_aware;  // TIMESTAMPS: the unit since 1970, and 1 if there must be a time zone
 };
 
-// What was seen of a column that is being inferred, summed over calls.
+// Counts of a column with a type that is being inferred, summed over calls.
 struct ColumnCounts {
   int64_t classes;      // TextClass bits
   int64_t values;
@@ -567,7 +567,7 @@ struct ColumnCounts {
 // Reads the fields of a column as values of a type. Returns the number of rows read. There are two ways to call it:
 //   To convert, pass `fault`. All rows are read.
 //   To infer, pass None for `fault`. Reading stops at the first field that is not an ordinary value of the type, and
-//   `counts` and `null_counts` are added to.
+//   the results are added to `counts` and `null_counts`.
 //     values [rows]: receives the values; 0 for nulls and for faults. Optional.
 //     valid [rows]: the caller sets it to 1. Becomes 0 for nulls. Needed to convert if there are tokens.
 //     fault [rows]: the caller sets it to 0. Receives the FieldFault of each field.
@@ -599,13 +599,13 @@ struct JpegFacts {
   JpegCode code;
   int64_t position;                         // offset of the marker at which the walk stopped
   int64_t height, width, components, bits;  // of the frame header
-  int64_t marker;                           // the marker of the frame header, which tells the encoding process
+  int64_t marker;                           // the marker of the frame header, which determines the encoding process
   int64_t scans;                            // scans before the walk stopped
 };
 
 // Walks through images that are stored one after the other. Returns 0.
 //   ends [n]: the end of each image in `data`.
-//   facts [n]: receives what was found.
+//   facts [n]: receives the result for each image.
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
 // Lines of numbers: pixels of an image, with the channels of a pixel next to each other. One of `pixels` and `deep_pixels`
@@ -626,7 +626,7 @@ struct ResizeTaps {
   Span<const float> weights;
 };
 
-// Where the output goes. One of `bytes` and `floats` is None.
+// The arrays that receive the output. One of `bytes` and `floats` is None.
 struct ResizeOutput {
   Span<const float> factor, offset;  // [width]: floats are number * factor - offset
   Span<uint8_t> bytes;               // [height, width]: rounded half to even
@@ -669,7 +669,7 @@ constexpr int64_t FLOAT32_SQUARE_LIMBS = 21;
 constexpr int64_t FLOAT64_LIMBS = 69;
 constexpr int64_t FLOAT64_SQUARE_LIMBS = 135;
 
-// What is known about each element of equal arrays. A row of an array has a number per element.
+// Sums and limits of each element, over many rows. A row has one number for each element.
 struct ElementSums {
   Span<int64_t> limbs;         // [limbs of the kind, elements], the lowest limb first: the sum of the values
   Span<int64_t> square_limbs;  // [square limbs of the kind, elements]: the sum of their squares

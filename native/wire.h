@@ -7,7 +7,7 @@
 
 namespace rm {
 
-constexpr uint64_t CONTINUATION_BITS = 0x8080808080808080u;  // the bit of each byte that says that a varint goes on
+constexpr uint64_t CONTINUATION_BITS = 0x8080808080808080u;  // the bit of each byte that means that a varint continues
 
 enum { FIELD_1 = 0x0A, FIELD_2 = 0x12, FIELD_3 = 0x1A };                 // tags: field number * 8 + 2 (length-delimited)
 enum { BYTES_TAG = FIELD_1, FLOAT_TAG = FIELD_2, INT64_TAG = FIELD_3 };  // tag of the list in a Feature, by its type
@@ -107,7 +107,7 @@ RM_INLINE uint8_t *put_varint(uint8_t *to, uint64_t value) {
     store(to, spread_bits(value) | (CONTINUATION_BITS & ((uint64_t{1} << (8 * (size - 1))) - 1)));
   } else {
     store(to, spread_bits(value) | CONTINUATION_BITS);
-    to[8] = static_cast<uint8_t>(value >> 56);  // bit 63 becomes the bit that says that a tenth byte follows
+    to[8] = static_cast<uint8_t>(value >> 56);  // bit 63 becomes the bit that means that a tenth byte follows
     if (size == 10) to[9] = 1;
   }
   return to + size;

@@ -33,7 +33,7 @@ from recordmill.transforms.local_run import mark_own_pipelines, run_locally, sil
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-# Flags that only a job server knows are words with underscores.
+# Flags that Beam does not know, but a job server may: `--parallelism` and words with underscores.
 _JOB_SERVER_FLAG = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOTALL)
 
 
@@ -105,14 +105,14 @@ def run_pipeline(
         runner: The Beam runner. None means this machine.
         beam_args: Flags for Beam and the job server.
         folder: The run folder, which receives a note about the job of an engine.
-        progress: Is cancelled on Ctrl-C, and shows the state of the job on an engine.
+        progress: Shows the state of the job on an engine. It is cancelled on Ctrl-C.
         kind: The kind of job, such as "build", for its name on an engine.
         detach: Returns as soon as the engine has accepted the job.
 
     Raises:
-        KeyboardInterrupt: The user stopped it. All threads have ended, and the job of an engine is
-            gone.
-        MayBeRunning: The user stopped it, but the job of the engine may still be running.
+        KeyboardInterrupt: The user stopped the pipeline. All threads have ended, and the job of an
+            engine is gone.
+        MayBeRunning: The user stopped the pipeline, but the job of the engine may still be running.
         EngineError: The job of an engine failed.
         Exception: A step of a local pipeline failed. This is the error of the step itself.
     """

@@ -96,8 +96,8 @@ def _run_preflight(
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
     """Moves records that `plan_source` has written to local files to the store of OUT.
 
-    They come from data in memory. The workers read them there. Other sources, and an OUT on a
-    disk, need no move.
+    Only data in memory has such files. The workers then read them from the store. Nothing is moved
+    for other sources, or if OUT is on a disk.
 
     Returns:
         The plan with the new paths.
@@ -130,7 +130,7 @@ def run_job(
         plan: The plan of the build.
         settings: The checked options.
         progress: Receives the counts.
-        job_folder: The folders that the workers of an engine share. None runs the build in this
+        job_folder: The folders that the workers of an engine share. If None, the build runs in this
             process.
         detach: Returns as soon as the engine has accepted the job.
     """

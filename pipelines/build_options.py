@@ -65,8 +65,8 @@ class BuildOptions:
         name: The name of the data set.
         budget: The number of rejects that are allowed.
         threads: The number of threads that the memory allows.
-        transform: The transform to fit: a path on this machine, a dict or a function. None fits
-            none.
+        transform: The transform to fit: a path on this machine, a dict or a function. None if there
+            is no transform to fit.
         transform_from: The data set with the transform to apply, or None.
         description: The description of the data set.
         base: The data set that the records are appended to, or None.

@@ -115,8 +115,8 @@ def preview(
 ) -> BuildPreview:
     """Plans a build and reads its first records, without writing anything.
 
-    Types are inferred from all data, as in the build. Only a `parser` of the user parses no more
-    than the first files.
+    Types are inferred from all data, as in the build. There is one exception: the user's `parser`
+    parses only the first files.
 
     Args:
         inputs: As the `source` of `build`.

@@ -1,4 +1,4 @@
-"""The life of a run that makes a new generation of a data set."""
+"""Start and end of a run that makes a generation of a data set."""
 
 from __future__ import annotations
 
@@ -135,6 +135,6 @@ def _is_output_error(error: OSError, out: Path) -> bool:
     reason.
     """
     if isinstance(error.filename, str):
-        # The joined "" adds a slash, so that OUT2/x is not taken for a path in OUT.
+        # The joined "" adds a slash, so that OUT2/x is not treated as a path in OUT.
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
     return error.errno in DISK_FULL_ERRNOS

@@ -58,8 +58,9 @@ def run_on_beam(
     Args:
         plan: The plan of the read.
         settings: The checked options.
-        folder: The run folder. It receives the outputs unless the workers write them to the store
-            of `job_folder` themselves, because they are not per split.
+        folder: The run folder, which receives the outputs. It does not receive outputs that the
+            workers write directly to the store of `job_folder`. They do this if the outputs are not
+            one per split.
         progress: Receives the counts.
         job_folder: The folder for the files of workers.
         finished: The outputs that an earlier read has finished. None means that this read can't be

@@ -139,7 +139,7 @@ class ReadSettings:
         values: The parsed options.
         plan: The options that determine the outputs.
         budget: The number of rejects that are allowed.
-        schema: The schema of the inputs. None infers it.
+        schema: The schema of the inputs. If None, it is inferred.
         threads: The number of threads that the memory allows.
     """
 

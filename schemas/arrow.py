@@ -151,8 +151,8 @@ def from_arrow_field(field: pa.Field) -> Feature:
     feature. Otherwise the type does.
 
     Raises:
-        DataError: The type can't be a feature, such as a struct, map, decimal or union. Or the
-            metadata is damaged. The message contains the name of the field.
+        DataError: The type can't be a feature, such as a struct, map, decimal or union. It is also
+            raised if the metadata is damaged. The message contains the name of the field.
     """
     metadata = (field.metadata or {}).get(METADATA_KEY)
     if metadata is not None:
@@ -172,7 +172,7 @@ def from_arrow_field(field: pa.Field) -> Feature:
             inner = inner.value_type
         else:
             break
-    # This type has several fixed dimensions at once, and can only be the innermost one.
+    # A fixed-shape tensor has several fixed dimensions at once, and can only be the innermost type.
     if isinstance(inner, pa.FixedShapeTensorType):
         shape.extend(inner.shape)
         inner = inner.value_type

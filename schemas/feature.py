@@ -43,10 +43,11 @@ ITEM_BYTES = {
 
 # With more than 65,536 features, names are certainly data, such as ids.
 MAX_FEATURES = 1 << 16
-# 1,024 features are allowed with any memory limit. They take 20 MiB, and few tables have more.
+# 1,024 features are allowed with any memory limit. These take 20 MiB, and few tables have more
+# features.
 _MIN_FEATURE_LIMIT = 1 << 10
-# Memory of a feature in a build from Parquet with statistics. Others need less: CSV and JSON Lines
-# 14 KiB, Examples 11 KiB.
+# Memory of a feature in a build from Parquet with statistics. Other inputs need less: CSV and JSON
+# Lines 14 KiB, Examples 11 KiB.
 _BYTES_PER_FEATURE = 20 << 10
 
 # Kinds of records: two protobuf messages, and bytes that are not parsed.

@@ -269,7 +269,7 @@ def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
         inputs = ["image"]
     if schema.label is None or _limitation(schema[schema.label]) is not None or not inputs:
         return None
-    # A single input is the value itself, several inputs are a dict.
+    # A single input is represented by its value, and several inputs by a dict.
     nested = (
         {"featureKey": inputs[0]}
         if len(inputs) == 1

@@ -38,7 +38,8 @@ from recordmill.base.errors import UsageError
 _Step = TypeVar("_Step")
 
 counter = Metrics.counter
-# Elements that a step outputs when a bundle ends must name their window. This wraps an element so.
+# Wraps an element with the global window. An element that a step outputs at the end of a bundle
+# must name its window.
 in_global_window = GlobalWindows.windowed_value
 
 

@@ -45,7 +45,7 @@ class WriteToShards(PTransform):
 
     Args:
         out: A folder that all workers see, or one in a store.
-        num_shards: Number of shards of each split. It excludes `shard_bytes`.
+        num_shards: Number of shards of each split. It can't be combined with `shard_bytes`.
         shard_bytes: Size of a shard before compression.
         splits: Fraction of each split, by its name.
         seed: Seed of the order.
@@ -54,7 +54,7 @@ class WriteToShards(PTransform):
         compression: The compression of the shards.
         overwrite: Whether to replace the data set in `out`.
         max_rejects: The number of rejects that are allowed, such as `10` or `1%`.
-        name: The name of the data set. None derives it from `out`.
+        name: The name of the data set. If None, it is derived from `out`.
     """
 
     out: str
@@ -97,8 +97,8 @@ class ReadFromShards(PTransform):
 
     Args:
         inputs: The output of a build, or files, folders, globs or `@list.txt`.
-        columns: The features to read, in this order. None reads all.
-        split: The split to read. None reads all.
+        columns: The features to read, in this order. None means all features.
+        split: The split to read. None means all splits.
     """
 
     inputs: str | Sequence[str]

@@ -1,7 +1,7 @@
 """Stages of a build in Beam.
 
-`build_in_one_step` is the stage of a build in this process. All others are for workers that share
-only the output folder. Each of them calls one function of `building.workers`. Records never are
+`build_in_one_step` is the stage of a build in this process. The other stages exchange data only
+through the output folder. Most of them call one function of `building.workers`. Records never are
 elements of the pipeline. They are in files of the output folder, so that the elements stay small.
 
 All counters have the namespace `recordmill`. They are for users only: everything that a commit

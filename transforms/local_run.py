@@ -117,7 +117,7 @@ def _skip_notebook_lookup() -> Iterator[None]:
     Under IPython, Beam searches the user's variables for pipelines, to put the number of the cell
     into their labels. It imports `apache_beam.dataframe` for this. This import fails with pandas 3
     and takes seconds with other versions. Beam also leaves a temporary folder of the pipeline
-    there. For the user's own pipelines Beam still does this.
+    there. Beam still does all of this for the user's own pipelines.
     """
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils

@@ -65,7 +65,8 @@ def parse_shared_file(request: SharedValue[ParseRequest], number: int, pool: Wor
         if isinstance(answer, Reject):
             put_failure(folder, name, answer)
             return
-        # Each attempt has files of its own. Those of a slower attempt go with the run folder.
+        # Each attempt has files of its own. The files of a slower attempt are removed with the run
+        # folder.
         paths = [job_folder.move_in(path, PARSED_FOLDER) for path in answer["segments"]]
         put_result(folder, name, {**answer, "segments": paths})
 

@@ -1,7 +1,7 @@
 """Probes of the workers of an engine, before a job is submitted.
 
 Each probed worker reports its versions of the packages, and whether it sees the files that it will
-need. The report is the name of a counter, because counters are what every engine returns.
+need. The report is the name of a counter, because every engine returns counters.
 """
 
 from __future__ import annotations

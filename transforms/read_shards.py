@@ -40,7 +40,7 @@ from recordmill.transforms.build_stages import increment_counters
 
 
 def wrap_number(task_number: int) -> tuple[int, ...]:
-    """Returns a tuple that contains only this task."""
+    """Returns a tuple that contains only the number of this task."""
     return (task_number,)
 
 
@@ -130,9 +130,9 @@ class ReadShards(PTransform):
     Args:
         inputs: The output of a build, or files, folders, globs or `@list.txt`. They are on a disk
             that all workers see, or in a store (`s3://...`).
-        columns: The features to read, in this order. None reads all.
-        split: The split to read. None reads all.
-        schema: The schema of files that have none. None infers it when the pipeline runs.
+        columns: The features to read, in this order. None means all features.
+        split: The split to read. None means all splits.
+        schema: The schema of files that have none. If None, it is inferred when the pipeline runs.
     """
 
     inputs: str | Sequence[str]

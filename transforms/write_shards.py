@@ -91,8 +91,8 @@ class BatchDicts(beam_types.PTransform):
 
     Args:
         batch_rows: Number of rows of a batch.
-        schema: The schema of the records, as in `WriteShards`. None infers the types from the
-            values of each batch.
+        schema: The schema of the records, as in `WriteShards`. If None, the types are inferred from
+            the values of each batch.
     """
 
     batch_rows: int = 4096
@@ -146,7 +146,8 @@ def _fit_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Iterator[Con
             check_batch(batch, schema)
             yield conform(batch, schema)
     except DataError as error:
-        # Arrow converts whole columns, and one wrong value makes it fail. Halves find that value.
+        # Arrow converts complete columns, and a single wrong value makes it fail. Dividing the rows
+        # into halves finds that value.
         if len(rows) == 1:
             yield ConformedBatch(
                 batch=pa.RecordBatch.from_pylist([], to_arrow(schema)),
@@ -274,8 +275,8 @@ class WriteShards(beam_types.PTransform):
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
             )
         is_local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
-        # Engines keep the result of a shuffle. If the start is repeated nevertheless, the second
-        # run is not used.
+        # Engines keep the result of a shuffle, so `start_run` normally runs once. If an engine
+        # repeats it nevertheless, the second run is not used.
         plan_handle = (
             batches.pipeline
             | "Start" >> beam_types.Create([self])
@@ -385,7 +386,7 @@ def start_run(options: WriteShards, class_names: ClassNames | None = None) -> Sh
 class _IngestBatches(beam_types.DoFn):
     """Sorts the records of a bundle with one SortedRunWriter.
 
-    It outputs a result whenever sorted runs are written, and at the end of the bundle.
+    The step outputs a result whenever sorted runs are written, and at the end of the bundle.
     """
 
     # The temporary folder of the current bundle. None between bundles.

@@ -1,6 +1,7 @@
 """A client of Flink's REST interface, and notes about jobs.
 
-A note is in the run folder, `_run-<id>/job.json`. `status` finds a job by it.
+A note is the file `_run-<id>/job.json` in the run folder. `status` finds a job with the help of its
+note.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WAITING_STATES = frozenset({"CREATED", "SCHEDULED"})
 
 
 class EngineGone(Exception):
-    """The engine did not answer, or its answer is not understood.
+    """The engine did not answer, or its answer has an unknown form.
 
     Attributes:
         code: The HTTP status, or 0 without an answer.
@@ -75,12 +76,12 @@ class FlinkJob:
 
     @property
     def has_ended(self) -> bool:
-        """True if no part of it runs any more."""
+        """True if no part of the job runs any more."""
         return self.state in _END_STATES
 
     @property
     def waits_for_slots(self) -> bool:
-        """True if none of its tasks has a slot yet."""
+        """True if no task of the job has a slot yet."""
         is_running = any(
             count for state, count in self.tasks.items() if state not in _WAITING_STATES
         )

@@ -88,7 +88,7 @@ def summarize_error(text: str) -> str:
     # others, which are mostly their consequences.
     for name, message in sorted(errors, key=lambda error: error[0].startswith("recordmill."))[::-1]:
         kind = name.rpartition(".")[2]
-        # These only pass on another error.
+        # Errors of these types only pass on another error.
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
         if kind.endswith("MemoryError"):

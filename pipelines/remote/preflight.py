@@ -76,8 +76,8 @@ class ProbeResult:
     """Paths that the workers must be able to see.
 
     Attributes:
-        folder: The run folder. A file is created in it, which the workers read. "" checks no
-            folder.
+        folder: The run folder. A file is created in it, which the workers read. If "", no folder is
+            checked.
         inputs: Some input files, as `sample_files` returns them.
     """
 
@@ -250,9 +250,9 @@ def doctor(
     """Checks an engine, its workers, the inputs and OUT.
 
     Args:
-        inputs: The inputs, as for `build`. () checks no inputs.
-        out: The output folder, as for `build`. None checks no output folder. If the folder does not
-            exist, it is created for the check and removed again.
+        inputs: The inputs, as for `build`. If (), no inputs are checked.
+        out: The output folder, as for `build`. If None, no output folder is checked. If the folder
+            does not exist, it is created for the check and removed again.
         **options: The options of `recordmill doctor`, as keywords. docs/reference.md lists them.
 
     Returns:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # states of a job of an engine
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
 RUNNING_HERE, DEAD = "running on this machine", "dead"
-_SUBMISSION_SEC = 600  # the most time from the note about a job to its submission
+_SUBMISSION_SEC = 600  # maximum time from the note about a job to its submission
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _SUBMISSION_SEC = 15.0  # the most time from a job server that outlives this pro
 _FINAL_STATE_SEC = 10.0  # from the end as the job server reports it to the end on Flink
 _CLOSE_SEC = 5.0  # from the end of a job until Beam reports it
 _WORKERS_SEC = 30.0
-# Linux ends the program by SIGTERM (PR_SET_PDEATHSIG) when its parent dies, even if that was
+# Linux ends the program by SIGTERM (PR_SET_PDEATHSIG) when its parent dies, even if the parent was
 # killed.
 _DIE_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
@@ -104,7 +104,7 @@ class Submission:
         folder: The run folder, which receives a note about the job; "": no note.
         detach: Returns as soon as the engine has accepted the job.
         timeout_sec: The most seconds that the job may take; 0: no limit.
-        on_success: Is called with Beam's result after the job has succeeded.
+        on_success: Function that is called with Beam's result after the job has succeeded.
     """
 
     runner: str
@@ -123,9 +123,9 @@ def run_on_engine(
 
     Raises:
         EngineError: The job failed.
-        KeyboardInterrupt: The user stopped it, and it is gone.
-        MayBeRunning: The user stopped it, and it may still be running.
-        TimeoutError: It took too long, and is gone.
+        KeyboardInterrupt: The user stopped the job, and it is gone.
+        MayBeRunning: The user stopped the job, and it may still be running.
+        TimeoutError: The job took too long, and is gone.
     """
     with silence_engine_logs():
         _run(construct, job, progress)
@@ -243,7 +243,7 @@ def start_job_server(runner: str, options: Any) -> Any | None:
 
 
 class _EngineJob:
-    """The job from before its submission until nothing of it is left."""
+    """A job, from its preparation until its server and workers are gone."""
 
     def __init__(self, job: Submission, options: Any) -> None:
         from apache_beam.options.pipeline_options import (
@@ -372,7 +372,7 @@ class _EngineJob:
         The state on Flink counts, if Flink can be asked.
 
         Raises:
-            EngineError: It failed, or another client cancelled it.
+            EngineError: The job failed, or another client cancelled it.
         """
         last_poll = started = time.monotonic()
         while progress.error is None and not self._ended.wait(0.2):

@@ -1,7 +1,7 @@
 """The preprocessing function of tf.Transform for a `Declaration`.
 
 The function converts a dict of tensors to a dict of tensors. Each result of an analyzer passes
-through an operation named `fitted_COLUMN_RESULT`. The manifest can list it by this name. Numbers
+through an operation named `fitted_COLUMN_RESULT`, so that the manifest can list the result. Numbers
 are computed in float64 and returned as float32, so that the results are the same as in NumPy.
 """
 
@@ -242,7 +242,7 @@ def _fill_missing(tensor: Any, filling: Any) -> Any:
     if tf.is_tensor(filling):
         default = tf.cast(filling, tensor.dtype)
     else:
-        # An integer may be written as 1e15.
+        # The filling of an integer feature may be written as 1e15.
         default = tf.constant(int(filling) if tensor.dtype.is_integer else filling, tensor.dtype)
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 

@@ -128,9 +128,9 @@ def _describe_type(value: Any) -> str:
 
 
 def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler send the code of the function.
+    """Makes Beam's pickler send the code of the function to workers.
 
-    Workers don't have the module of the function.
+    They don't have the module of the function.
 
     Raises:
         UsageError: The function uses a value that can't be pickled. The message names it.

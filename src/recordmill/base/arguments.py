@@ -25,7 +25,7 @@ def suggest_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     An unknown keyword is a TypeError that suggests a similar one. Types are checked only after the
     function has failed with an error of Python: if an argument does not fit its annotation, a
-    WrongTypeError names it. So the function's own messages come first.
+    WrongTypeError names it. So the function's own messages take precedence.
 
     >>> def wait(*, seconds: int = 0) -> int:
     ...     return seconds + 1

@@ -116,7 +116,7 @@ class DataWarning(UserWarning):
     """
 
 
-OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it than there is
+OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that needs more memory than allowed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from unicodedata import category
 
 # Unicode categories: control, format, surrogate, line separator and paragraph separator
 _INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
-# The last two join letters and emoji, so text of some scripts needs them.
+# The last two characters join letters and emoji, so text of some scripts needs them.
 _ALLOWED_CHARS = "\n\t\u200c\u200d"
 # A page of text in one cell would hide the other cells.
 _MAX_CELL_CHARS = 200

@@ -342,7 +342,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
     was built with a sanitizer.
 
     Args:
-        level: The instruction set to load, see `library_path`. None detects it.
+        level: The instruction set to load, see `library_path`. If None, it is detected.
 
     Returns:
         The functions, structs and constants, by name.

@@ -1,7 +1,7 @@
 """Slots that keep only the most recently used values.
 
-A value must be easy to make again. An `LruLimit` limits how many of its `LruSlot`s have a value at
-the same time. A slot also loses its value when its owner is freed.
+Values can be lost at any time, so they must be easy to make again. An `LruLimit` limits how many of
+its `LruSlot`s have a value at the same time. A slot also loses its value when its owner is freed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def redact_passwords(text: str) -> str:
 
 
 class _TextWithParts(str):
-    """A text that would lose its parts in an f-string or by `+`. In tests, both are errors."""
+    """A text that would lose its parts in an f-string or by `+`.
+
+    In tests, both uses are errors.
+    """
 
     __slots__ = ()
 
@@ -135,7 +138,7 @@ class Message(_TextWithParts):
 def as_message(value: object) -> str:
     """Returns the message of an error, a reject or a finding, with its parts.
 
-    Such objects have it as `text`. Anything else is its own message.
+    These objects have the message in their attribute `text`. Any other value is its own message.
     """
     text = getattr(value, "text", value)
     return text if isinstance(text, str) else str(text)

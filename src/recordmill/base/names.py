@@ -1,6 +1,6 @@
 """Tables of names that the native library extends while it reads.
 
-A name belongs to a feature, or is a key of JSON objects.
+A name is the name of a feature, or a key of JSON objects.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from recordmill.base.messages import OptionMention
 
 # Smallest ratio of difflib: two swapped letters in a word of three, a missing or an extra ending.
 _MIN_SIMILARITY = 0.6
-# The same for words with different first letters, because the first letter is seldom mistyped.
+# Smallest ratio for words with different first letters. It is higher, because the first letter is
+# seldom mistyped.
 _MIN_SIMILARITY_OTHER_INITIAL = 0.75
 
 

@@ -21,7 +21,7 @@ GOLDEN_RATIO = 0x9E3779B97F4A7C15
 
 
 def mix64(words: U64) -> U64:
-    """Returns each 64-bit word scrambled, so that different words stay different.
+    """Scrambles each 64-bit word. Different words have different results.
 
     This is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
     generators", 2014).

@@ -12,14 +12,14 @@ from recordmill.base.option_names import option
 
 # 128 MiB: TensorFlow recommends 100 to 200 MB, which is enough for efficient sequential reads.
 DEFAULT_SHARD_BYTES = 128 << 20
-# Larger inputs get larger shards instead of more. It is half the largest number of key buckets, so
-# the slices of a shard hold about 1.5 times its size.
+# Larger inputs get larger shards instead of more. The number is half the largest number of key
+# buckets, so the slices of a shard contain about 1.5 times its size.
 MAX_DEFAULT_SHARDS = 1 << 15
 # 16 MiB: longer than any intended row or line, and short enough to hold several in memory.
 MAX_LINE_BYTES = 16 << 20
 # 4 EiB: an int64 holds twice as much.
 MAX_SIZE_BYTES = 1 << 62
-# Rows of a batch, and number of hosts: TensorFlow and PyTorch count them in 32 bits.
+# Largest number of rows of a batch, and of hosts: TensorFlow and PyTorch count them in 32 bits.
 MAX_ROWS = (1 << 31) - 1
 _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -143,7 +143,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_size_range(minimum: int, maximum: int) -> str:
-    """Returns the sizes of the values of a feature. A size that all have is exact.
+    """Returns the sizes of the values of a feature as text. Equal sizes are exact.
 
     >>> format_size_range(784, 784), format_size_range(0, 20), format_size_range(10, 2048)
     ('784 bytes', '0 to 20 bytes', '10 B to 2.0 KiB')

@@ -59,7 +59,8 @@ def table_lines(
     )
     if sum(column.full_width + _GAP for column in (name, *others)) - _GAP <= width:
         return _render([name, *others], width)
-    # The name is in every table. At least half of a narrow terminal is left for the other columns.
+    # The first column is in every table. At least half of a narrow terminal is left for the other
+    # columns.
     name.min_width = min(name.full_width, _MAX_WORD_WIDTH, max(1, (width - _GAP) // 2))
     tables = [
         _render([name, *group], width, leave_out_empty_rows=index > 0)
@@ -128,7 +129,7 @@ def _fit_widths(columns: Sequence[_Column], width: int) -> list[int]:
     """
     widths = [column.min_width for column in columns]
     spare = width - sum(widths) - _GAP * (len(columns) - 1)
-    # Columns that need least come first, so that what they leave is shared by the others.
+    # Columns that need least come first, so that the others share the width that these leave.
     by_need = sorted(
         range(len(columns)), key=lambda index: columns[index].full_width - widths[index]
     )

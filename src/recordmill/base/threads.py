@@ -32,7 +32,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
 
-# 7 seconds: how long to wait for code that can't be stopped, such as TensorFlow's executor or a
+# 7 seconds: the longest wait for code that can't be stopped, such as TensorFlow's executor or a
 # function of the user that sleeps.
 _MAX_STOP_WAIT_SEC = 7
 
@@ -44,7 +44,8 @@ def close_at_exit(
 ) -> Callable[_Params, Iterator[_Result]]:
     """Decorates a generator function, so that open generators are closed when Python exits.
 
-    They are closed before Python unloads modules. Later, a `finally` block could not call anything.
+    The generators are closed before Python unloads modules. After that, a `finally` block could not
+    call anything.
     """
 
     @functools.wraps(function)

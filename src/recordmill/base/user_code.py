@@ -40,7 +40,7 @@ def load_file_function(
         path: Path of the file.
         name: Name of the function.
         module_name: Name of the module in `sys.modules`.
-        content: Content of the file, if it may not exist on this host. None reads the file.
+        content: Content of the file, if it may not exist on this host. If None, the file is read.
 
     Raises:
         UserCodeError: Running the file fails, or it has no such function.
@@ -82,7 +82,7 @@ def find_function(module: Any, name: str, source: str) -> Callable[..., Any]:
 def describe_user_error(error: BaseException, path: str) -> str:
     """Returns an error message with the line of the user's file that failed.
 
-    This is the innermost line of that file in the traceback.
+    The line is the innermost one of that file in the traceback.
 
     Args:
         error: The error.

@@ -7,9 +7,9 @@ stored:
 * A deflated member of at most 16 MiB is inflated when it is opened.
 * A larger deflated member is read as a gzip file with the same deflate stream. So text and TFRecord
   files of any size can be streamed.
-* A larger deflated member in a format that needs random access, such as Parquet or an image, is
-  decompressed once by each process that reads it. A compressed tar is, too. Their content is kept
-  in unnamed files in the folder for temporary files. These files are removed when the last build or
+* A compressed tar is decompressed once by each process that reads it, and so is a larger deflated
+  member in a format that needs random access, such as Parquet or an image. The content is kept in
+  unnamed files in the folder for temporary files. These files are removed when the last build or
   read of the process ends.
 
 Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, and the POSIX pax format as Python's
@@ -62,7 +62,8 @@ _MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header into memory, what
 # needs most of them for other files.
 _MIN_DECOMPRESSED_FILES, _MAX_DECOMPRESSED_FILES = 4, 200
 _BLOCK_BYTES = 1 << 20  # 1 MiB: compressed bytes, or zeros after a tar, that are read at a time
-# Directories stay cached until both limits are exceeded, so many small archives may stay.
+# Directories of archives stay cached until both limits are exceeded. So many of them may stay if
+# they are small.
 _MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = 8, 1 << 18
 # A minimal gzip header: deflate, no flags, no time, unknown operating system.
 _GZIP_HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)
@@ -88,7 +89,7 @@ class _Member:
         packed_bytes: The size in the archive.
         size_bytes: The size of the content.
         crc: CRC32 of the content. None in a tar, which has no checksum of the content.
-        is_deflated: The member of a ZIP is compressed.
+        is_deflated: Whether the member is in a ZIP and is compressed.
         is_streamed: Whether the member is read as a gzip file, because its content is large.
     """
 
@@ -158,8 +159,7 @@ def find_file_storage(path: str) -> FileStorage:
 def is_archive(path: str) -> bool:
     """Returns whether a file has both the name and the content of an archive.
 
-    A compressed tar is recognized by the magic bytes of its compression. It is not decompressed for
-    this.
+    The content of a compressed tar is only compared with the magic bytes of its compression.
 
     Raises:
         UsageError: The file is the beginning of a ZIP archive.
@@ -381,7 +381,7 @@ def keep_decompressed_files() -> Iterator[None]:
 
 
 def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
-    """Opens an archive. Decompresses a compressed tar unless a current copy exists."""
+    """Opens an archive. A compressed tar is decompressed unless a current copy exists."""
     if archive.codec is None:
         return find_file_storage(path).open(path)
     blocks = archive.codec.algorithm.decompress_file(path, path, MAX_RATIO)
@@ -391,7 +391,7 @@ def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
 def _open_decompressed(
     path: str, archive: str, archive_stat: Stat, blocks: Iterable[bytes]
 ) -> Reader:
-    """Opens the decompressed content of a tar or member. Decompresses it if there is no copy.
+    """Opens the decompressed content of a tar or member. It is decompressed if there is no copy.
 
     Args:
         path: The path of the tar or member.
@@ -576,7 +576,7 @@ class _MemberReader:
         reader: The reader of the archive, which is closed with this one.
         size: The size of all three parts in bytes.
         start: Offset of the first byte after the header, in the archive.
-        archive_stat: State of the archive. None takes it from the reader.
+        archive_stat: State of the archive. If None, the reader provides it.
         crc: CRC32 of all bytes. It is only checked if the bytes are read from the first to the
             last.
         path: The path of the member, for the error of a wrong CRC.
@@ -623,7 +623,7 @@ class _MemberReader:
 
     def _check(self, data: Bytes, start: int) -> None:
         with self._lock:
-            # Reads in another order are not checked: the CRC can only be continued.
+            # Reads in another order are not checked, because a CRC can only be computed in order.
             if start == self._num_checked:
                 self._num_checked, self._running_crc = (
                     start + len(data),

@@ -100,7 +100,7 @@ MAX_RATIO = 1000
 
 @dataclass(frozen=True)
 class Codec:
-    """A way to compress files, with the names it has elsewhere.
+    """A compression of files, with its names in file names and in TensorFlow.
 
     Attributes:
         name: The name in options and manifests.

@@ -19,7 +19,8 @@ AUTO_COMPRESSION = "auto"
 
 # 1 MiB: a block stays in the second-level cache between inflating and parsing it.
 DEFAULT_BLOCK_BYTES = 1 << 20
-# Input of `detect_compression`: enough for zlib to refuse nearly all data that is not zlib.
+# Size of the input of `detect_compression`. It is enough for zlib to refuse nearly all data that is
+# not zlib.
 COMPRESSED_HEAD_BYTES = 4096
 
 _MIN_SUSPICIOUS_BYTES = 64 << 20  # 64 MiB: smaller content may have any ratio
@@ -107,7 +108,7 @@ class _BlockStream(ByteStream):
         except StopIteration:
             return False
         except DataError as error:
-            # Kept for later, because the bytes before the damage are still valid.
+            # The error is reported later, because the bytes before the damage are still valid.
             self.error = error
             return False
         return True

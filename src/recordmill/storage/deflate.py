@@ -121,7 +121,7 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
     bytes_read = member_start = previous_bytes = member_bytes = 0
 
     def repeat_member() -> Iterator[bytes]:
-        """Yields what zlib finds in the current member after the content until now."""
+        """Yields the rest of the current member, decompressed by zlib."""
         content = _inflate_exactly(
             path,
             source,

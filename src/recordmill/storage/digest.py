@@ -41,7 +41,7 @@ def digest_file(path: str) -> str:
 def sha256_file(path: str) -> str:
     """Returns the SHA-256 of a file in hexadecimal digits.
 
-    It identifies the files of a saved transform.
+    This digest identifies the files of a saved transform.
     """
     digest = hashlib.sha256()
     for block in read_blocks(path, _BLOCK_BYTES):

@@ -30,7 +30,8 @@ import numpy.typing as npt
 # 1 MiB: larger writes are not faster, and a buffer of this size is filled within the CPU cache.
 _BUFFER_BYTES = 1 << 20
 _MAX_BUFFERS = 4  # one is filled, one is written, and two absorb variations in speed
-# Alignment of offsets, lengths and addresses: a multiple of what all known disks require.
+# Alignment of offsets, lengths and addresses: a multiple of the alignment that all known disks
+# require.
 _ALIGN_BYTES = 4096
 _DIRECT_FLAG = getattr(os, "O_DIRECT", 0)  # 0 on a system without direct I/O
 

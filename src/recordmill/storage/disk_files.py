@@ -63,7 +63,7 @@ def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iter
             error.filename == str(temporary)
             or (error.filename is None and error.errno in DISK_FULL_ERRNOS)
         ):
-            error.filename = str(path)  # users know this name
+            error.filename = str(path)  # users do not know the temporary name
         raise
     sync_folder(path.parent)
 
@@ -276,7 +276,8 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
         if is_absent:
             os.rename(temporary, path)
         with contextlib.suppress(FileNotFoundError):
-            # Safe, because every later owner of this or a new lock file finds `path` in place.
+            # Removing the lock file is safe, because every later owner of this or a new lock file
+            # finds that `path` exists.
             os.unlink(lock)
         return is_absent
     finally:

@@ -1,8 +1,8 @@
 """Access to the contents of files on disks, in stores and in archives.
 
-Code outside `storage` never opens a file itself. Files are read in ranges and written as a whole.
-Files that were mapped most recently stay mapped. The number of mapped files is limited, because
-each takes a file descriptor and a mapping.
+Code outside `storage` never opens a file itself. Files can be read in ranges, but are always
+written as complete files. Files that were mapped most recently stay mapped. The number of mapped
+files is limited, because each takes a file descriptor and a mapping.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def limit_requests(requests: int | None) -> None:
     """Limits the number of concurrent requests to stores in this process.
 
     Args:
-        requests: The largest number. None keeps the current limit.
+        requests: The largest number. None means the current limit.
 
     Raises:
         UsageError: The number is below 1.
@@ -154,11 +154,11 @@ def make_store_settings(
 ) -> StoreSettings:
     """Returns settings for reading these files from stores.
 
-    Any process can apply them. Creates the folder of the cache.
+    Any process can apply the settings. This function also creates the folder of the cache.
 
     Args:
         paths: The files. Files on disks are ignored.
-        requests: Maximum number of concurrent requests. None keeps the current limit.
+        requests: Maximum number of concurrent requests. None means the current limit.
         folder: The folder of the disk cache. "" means no cache.
         max_bytes: The maximum size of the disk cache.
 
@@ -224,7 +224,7 @@ def read_range(
     target: Bytes | None = None,
     max_bytes: int | None = None,
 ) -> Bytes:
-    """Returns bytes [start, stop) of a file. It is shorter at the end of the file.
+    """Returns bytes [start, stop) of a file. The result is shorter at the end of the file.
 
     The memory of the result comes from `base.buffers`, where later arrays reuse it. The array may
     be read-only.
@@ -236,8 +236,7 @@ def read_range(
             result is then the complete current content. In a store, a small object takes one
             request for it.
         target: The array to fill, instead of a new one. Then `stop` is ignored.
-        max_bytes: The largest size of a file that is read completely. Give it for a file that
-            anyone may have written.
+        max_bytes: The largest size of a file that is read completely. Set it for untrusted files.
 
     Raises:
         OSError: The file can't be opened or read.
@@ -257,10 +256,10 @@ def read_range(
 
 
 def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
-    """Begins `read_range`, and returns a function that waits for the bytes and returns them.
+    """Begins a `read_range`, and returns a function that waits for its result.
 
-    Only objects in stores are requested now. Any other file is read when the function is called. If
-    an object is replaced before the read ends, the function returns the range of the new object.
+    An object in a store is requested at once. Any other file is read when the function is called.
+    If an object is replaced before the read ends, the function returns the range of the new object.
     """
     read = find_storage(path).start_reading(path, start, stop)
     return partial(read_range, path, start, stop) if read is None else read
@@ -279,7 +278,7 @@ def prefetch_files(
     Only objects in stores are fetched in advance.
 
     Args:
-        items: The items. Some more than were yielded are consumed.
+        items: The items. The function may consume some more of them than it has yielded.
         file_of: Returns the (path, state) of the file that an item is the first to read, or None if
             an earlier item reads the same file.
     """
@@ -313,7 +312,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
 
 
 def read_spans(path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s) -> None:
-    """Reads many small ranges of a file to their places in an array.
+    """Reads many small ranges of a file into one array.
 
     Args:
         path: The file to read.
@@ -331,9 +330,10 @@ def read_spans(path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: In
 def read_blocks(
     path: str, block_bytes: int, start: int = 0, stop: int | None = None
 ) -> Iterator[Bytes]:
-    """Yields bytes [start, stop) of a file in new arrays of `block_bytes`.
+    """Yields bytes [start, stop) of a file in blocks of `block_bytes`.
 
-    The last array may be shorter. None for `stop` means the end of the file.
+    Each block is a new array. The last one may be shorter. If `stop` is None, the blocks reach to
+    the end of the file.
     """
     with contextlib.closing(find_storage(path).open(path)) as reader:
         while True:

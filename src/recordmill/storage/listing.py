@@ -108,10 +108,10 @@ class Listing:
         return file.root in self.explicit_roots or file.path in self.explicit_paths
 
     def explicit_mask(self, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Returns which of the candidate files the user named, [files].
+        """Returns a mask of the candidates that the user named themselves, [files].
 
         Args:
-            candidates: The files to test, as a mask, [files].
+            candidates: [files] A mask of the files to test.
         """
         mask = np.zeros(len(self.files), np.bool_)
         if self.explicit_paths or self.explicit_roots:

@@ -59,7 +59,7 @@ class LockFile:
         return os.fstat(self._descriptor).st_mtime
 
     def is_at(self, path: Path) -> bool:
-        """Returns whether `path` is still this file."""
+        """Returns whether `path` still refers to this file."""
         return _is_open_at(self._descriptor, path)
 
     def close(self) -> None:

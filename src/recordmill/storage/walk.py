@@ -432,7 +432,8 @@ def _scan_folder(path: str) -> Iterator[os.DirEntry[str]]:
 
 
 _INCLUDED = ("", 0)
-# (reason to ignore the object, index of the part that has it), `_INCLUDED`, or None for no match.
+# Result for the name of an object: (reason to ignore it, index of the part of its name that is the
+# reason), or `_INCLUDED`. None if the name does not match the glob.
 _Verdict = tuple[str, int] | None
 
 
@@ -477,7 +478,12 @@ def _compile_part(part: str) -> re.Pattern[str]:
 
 
 def _check_descendants(parts: Sequence[str], begin: int) -> _Verdict:
-    """Returns the verdict on a name that matches the glob before part `begin`."""
+    """Returns the result for an object that is below a match of the glob.
+
+    Args:
+        parts: The parts of its name.
+        begin: Index of the first part below the match.
+    """
     for index in range(begin, len(parts)):
         if (reason := ignore_reason(parts[index])) is not None:
             return reason, index

@@ -27,7 +27,7 @@ _PLAIN_TYPES = (
 _REPLACED_TAGS = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
 # 16 MiB: more than anyone writes by hand. A sparse file may report a size of 30 GB.
 _MAX_BYTES = 16 << 20
-_MAX_DEPTH = 16  # hand-written files are flat: steps in a list in a mapping need 5
+_MAX_DEPTH = 16  # hand-written files are flat: the steps of a transform need 5
 _MAX_VALUES = 1 << 20  # values repeated by an alias count each time
 
 

@@ -133,7 +133,8 @@ class Decoding:
         if not self.steps:
             return batch, good, bad
         result = convert_columns(self.steps, batch, self.stored_schema)
-        # The rows of a conversion count only the records that were decoded.
+        # The row numbers of a conversion count only the decoded records, so they are converted
+        # back.
         bad = bad + [
             BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.message)
             for bad_record in result.bad_records

@@ -201,8 +201,9 @@ class DecodeTensor:
 
     Attributes:
         feature: Name of the feature.
-        dtype: Their dtype.
-        shape: Their shape. None as the first size means that this size varies between records.
+        dtype: The dtype of all tensors.
+        shape: The shape of all tensors. None as the first size means that this size varies between
+            records.
     """
 
     feature: str

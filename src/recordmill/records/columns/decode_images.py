@@ -37,8 +37,8 @@ class DecodeImages:
 
     Attributes:
         feature: Name of the feature.
-        height: The height of the output in pixels. None keeps the size of each image.
-        width: The width of the output in pixels. None keeps the size of each image.
+        height: The height of the output in pixels. If None, each image keeps its size.
+        width: The width of the output in pixels. If None, each image keeps its size.
         channels: 1 for gray, 3 for RGB or 4 for RGBA.
         resize: Whether images are resized. Otherwise an image of another size is a bad record.
     """

@@ -29,7 +29,7 @@ class ColumnArrays:
         splits: The row splits of each variable dimension, outermost first. For text and binary the
             byte offsets are the last item. All splits start at 0.
         valid: bool [rows], False for a missing row. None if the feature is required.
-        num_items: The number of tensors or scalars. -1 derives it from the number of values.
+        num_items: The number of tensors or scalars. If -1, it follows from the number of values.
     """
 
     values: Array
@@ -52,7 +52,8 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
     return np.dtype("float32" if feature.dtype == "bfloat16" else feature.dtype)
 
 
-# Python objects have the same values. PyTorch makes no tensor of NumPy scalars of uint64.
+# A Python object has exactly the same value. PyTorch can't convert NumPy scalars of uint64 to a
+# tensor.
 _PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {
     "int64": int,
     "uint64": int,
@@ -166,8 +167,8 @@ def assemble_array(
 
 
 def _mask_rows(values: Array, valid: Bools) -> Array:
-    # One flag per record is seen through a stride of 0 for all its values, so the mask costs no
-    # memory. It can be read, but not set.
+    # The flag of each record is broadcast to all its values with a stride of 0. So the mask takes
+    # no memory, but it is read-only.
     mask = np.broadcast_to(~valid.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
     return np.ma.MaskedArray(values, mask=mask)
 

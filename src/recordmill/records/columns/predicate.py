@@ -25,8 +25,8 @@ from recordmill.schemas.feature import Schema
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-# SQL writes these functions without parentheses. The parser takes them for columns, and the binder
-# for functions if no column has the name.
+# SQL writes these functions without parentheses. DuckDB's parser treats them as columns. Its binder
+# treats them as functions if no column has the name.
 _VOLATILE_NAME_LIST = """
 current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
 localtimestamp session_user user

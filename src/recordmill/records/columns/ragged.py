@@ -144,7 +144,7 @@ class Ragged:
         padded at each level to the longest one. Text becomes an array of objects.
 
         Args:
-            length: The new length. None uses the length of the longest row.
+            length: The new length. None means the length of the longest row.
             value: The padding value.
         """
         starts, lengths = self.row_splits[:-1], self.lengths

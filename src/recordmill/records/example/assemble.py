@@ -50,11 +50,11 @@ RowSplits = Int64s | int
 
 
 def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
-    """Returns the CellMode for reading an entry of a map, or a step.
+    """Returns the CellMode, by which the first pass reads an entry or a step.
 
     Args:
-        kind: The kind of its list.
-        is_raw: Whether it contains the bytes of a tensor.
+        kind: The kind of the list in the entry or step.
+        is_raw: Whether the list contains the bytes of a tensor.
         length: The number of values in each list. None if lists differ. A single number is read in
             the first pass.
     """
@@ -65,7 +65,7 @@ def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """A feature with the facts that are needed to build its array.
+    """A feature with everything that is needed to build its array.
 
     Attributes:
         feature: The feature.
@@ -133,9 +133,10 @@ class ColumnLayout:
 
 @dataclass
 class LocatedColumn:
-    """The cells of one column from the first pass.
+    """The cells of one column: values, or their places in the buffer.
 
-    It also collects the rows that turn out to be bad in the second pass.
+    The first pass fills the cells. The object also collects the rows that turn out to be bad in the
+    second pass.
 
     Attributes:
         rows: The number of cells.
@@ -201,7 +202,7 @@ def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes
     """Returns one column of the result of the first pass.
 
     Args:
-        cells: The result.
+        cells: The result of the first pass.
         layout: The layout of the cells.
         column: The number of the column.
         data: uint8 [bytes], the buffer that contains the values.
@@ -390,7 +391,7 @@ def _flat_values(
         layout: The layout of the feature.
         column: The column.
         length: The number of values that each row must have. The values of a null are then zeros.
-            None permits any number.
+            None means any number.
 
     Returns:
         (values, row splits). Only the values of a scalar have a bitmap.
@@ -419,7 +420,7 @@ def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArra
 
     Args:
         column: The column.
-        length: The number of values that each row must have. None permits any number.
+        length: The number of values that each row must have. None means any number.
 
     Returns:
         (values, row splits).

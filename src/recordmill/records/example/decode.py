@@ -49,7 +49,7 @@ _MAX_OTHER_NAME_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class _DecodePlan:
-    """The facts for decoding records by a schema.
+    """Everything that the decoder derives from a schema before it sees a record.
 
     A storage is an entry of the maps of a record. A feature is stored in one or more storages,
     because the lengths of nested lists have storages of their own.
@@ -57,7 +57,8 @@ class _DecodePlan:
     Attributes:
         schema: The selected features.
         arrow: The Arrow schema of the result.
-        names: The table of the names of the storages. It must be copied before it is used.
+        names: The table of the names of the storages. Decoding adds names of other features to it,
+            so each call uses a copy.
         layouts: The layout of each feature.
         storage_ids: The numbers of the storages of each feature.
         owners: The feature of each storage.
@@ -94,8 +95,8 @@ def decode(
         starts: int64 [rows], the offset of each record.
         lengths: int64 [rows], the size of each record.
         schema: The features of the records.
-        columns: The features to read, in this order. None reads all. Other features are skipped and
-            not parsed.
+        columns: The features to read, in this order. None means all features. Features that are not
+            in `columns` are skipped without parsing.
         source: The file name for messages.
         first_record: The number of the first record in its file, for messages.
         offsets: int64 [rows], the offset of each record in its file, for messages. None means

@@ -393,7 +393,7 @@ def check_decode(
         reserve: Function of a number of bytes. It returns a context in which this much memory may
             be used.
         max_pixels: The limit for height times width of every frame.
-        on_first_frame: Called with the first frame. None calls nothing.
+        on_first_frame: Called with the first frame. None if no function is needed.
 
     Raises:
         BadImage: Pillow can't decode a frame (DECODE_FAILED), or another frame is TOO_LARGE.

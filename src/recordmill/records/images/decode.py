@@ -251,8 +251,8 @@ def _decode_with_simplejpeg(
     """Decodes a JPEG with simplejpeg.
 
     Returns:
-        None if simplejpeg is not installed, does not support the image, or finds any fault in it.
-        Pillow then decides.
+        The pixels. None if simplejpeg is not installed, does not support the image, or finds any
+        fault in it. Pillow then decodes the image, or reports the fault.
     """
     library = _import_simplejpeg()
     colour_space = _JPEG_COLOUR_SPACES.get((header.colour, channels))

@@ -291,7 +291,8 @@ def load_image(image: Image.Image) -> tuple[Image.Image, int]:
     Errors of Pillow's plugins are not converted.
 
     Returns:
-        (the loaded image, the orientation that Pillow has applied). It is 1 except for a TIFF.
+        (the loaded image, the orientation that Pillow has applied). The orientation is 1 except for
+        a TIFF.
     """
     if image.format != "TIFF":
         image.load()

@@ -125,11 +125,11 @@ class RewriteRule:
     """Rule for rewriting the bytes of images.
 
     Attributes:
-        size: (height, width) of the result. None keeps the size of each image.
+        size: (height, width) of the result. If None, each image keeps its size.
         mode: How images are adapted to the size. `stretch` changes their ratio, `crop` keeps the
             center, and `pad` adds black, or 0 in masks.
-        format: `JPEG`, `PNG` or `WebP`. "" keeps the format of each image, and writes all other
-            formats as PNG.
+        format: `JPEG`, `PNG` or `WebP`. If "", each image keeps its format, and images in all other
+            formats become PNG.
         quality: The quality of JPEG and WebP, from 1 to 100.
     """
 

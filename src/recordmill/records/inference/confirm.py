@@ -31,9 +31,10 @@ from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 _SPACE, _LINE_FEED = 0x20, 0x0A
 # 128 KiB of text, so that the temporary arrays stay in the cache.
 _TEXT_BLOCK_BYTES = 1 << 17
-# [32] Whether a control character does not occur in text.
+# [32] True for each control character that does not occur in text.
 _IS_BAD_CONTROL = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])
-# The values of nested lists. Only all records show whether the lengths of the lists add up.
+# The end of the name of a feature with the values of nested lists. Only all records together show
+# whether the lengths of the lists add up.
 _NESTED_SUFFIX = "/ragged_flat_values"
 
 

@@ -34,9 +34,9 @@ TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = (
     _FIELD_PROTO.TYPE_FIXED32,
     _FIELD_PROTO.TYPE_FIXED64,
 )
-# By message name, then by field: the type of the field, which is a constant above or the name of a
-# message. `*` before the name of a field means that it is repeated. The number of a field is one
-# more than that of the field before, unless the value is (type, number).
+# For each message name and field name: the type of the field, which is a constant above or the name
+# of a message. `*` before the name of a field means that the field is repeated. The number of a
+# field is one more than that of the field before, unless the value is (type, number).
 MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
 # number of maps in a message: `features`, or `context` and `feature_lists`
 EXAMPLE_MAPS, SEQUENCE_MAPS = 1, 2
@@ -64,8 +64,8 @@ _EXAMPLE_FIELDS: MessageFields = {
 def find_invalid_name(record: bytes) -> bytes | None:
     r"""Returns the first invalid feature name of a record.
 
-    The record must be an Example in all other respects. Returns None for other records, and for
-    records with too many names.
+    The record must be an Example in all other respects. The result is None for other records, and
+    for records with too many names.
 
     >>> find_invalid_name(b"\n\x07\n\x05\n\x01\0\x12\0")
     b'\x00'

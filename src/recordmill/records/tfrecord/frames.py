@@ -78,8 +78,8 @@ class Damage:
         size_bytes: Size of the range.
         kind: PAYLOAD_DAMAGE, FRAME_DAMAGE, STREAM_DAMAGE, MISSING_RECORD or OUT_OF_MEMORY_REASON.
         reason: Message of an error about the damage.
-        place: Place in such an error. "" names the record and the byte.
-        reject_message: Message of a reject. "" uses the reason.
+        place: Place in such an error. If "", it is the record and the byte.
+        reject_message: Message of a reject. If "", it is `reason`.
     """
 
     record: int
@@ -97,9 +97,9 @@ class Damage:
 
     @classmethod
     def of_member(cls, compression: str, error: DataError) -> Damage:
-        """Returns the damage of the records in a compressed member that can't be read.
+        """Returns the damage of a record in a compressed member that can't be read.
 
-        The caller adds the number and the place of each record.
+        Its number, offset and size are 0, because they differ between the records of the member.
 
         Args:
             compression: Compression of the file.
@@ -116,9 +116,12 @@ class Damage:
         )
 
     def shift(self, records: int) -> Damage:
-        """Returns the damage with a larger record number, which counts records of several files.
+        """Returns the damage with a record number that counts the records of several files.
 
-        The place in messages keeps the number of the record in its file.
+        The place in messages still has the number of the record in its file.
+
+        Args:
+            records: Number of records in the files before.
         """
         place = self.place or describe_place(self.record, self.offset)
         return replace(self, record=self.record + records, place=place)
@@ -255,7 +258,7 @@ class FileFrames(Frames):
 
     @property
     def file(self) -> int:
-        """Ordinal of the file. Requires frames of one file."""
+        """Ordinal of the file. All frames must be from one file."""
         assert isinstance(self.origin, FileOrigin)
         return self.origin.ordinal
 
@@ -266,7 +269,7 @@ class FileFrames(Frames):
 
     @property
     def end_record(self) -> int:
-        """Number after that of the last record, good or damaged. Requires a record."""
+        """Number of the last record, good or damaged, plus 1. There must be a record."""
         last = self.damage[-1].record if self.damage else -1
         return max(last, int(self.numbers[-1]) if len(self) else -1) + 1
 

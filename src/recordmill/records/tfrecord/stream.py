@@ -81,8 +81,8 @@ def find_resume_offset(
         offset: Offset of the damaged frame in `data`.
         max_record_bytes: Maximum size of a payload.
         is_final: The file ends with `data`, so the next frame must be complete.
-        next_offset: Offset of the next record according to an index. None searches for the next
-            correct header.
+        next_offset: Offset of the next record according to an index. If None, reading continues
+            after the frame if its header is correct, or else at the next correct header.
 
     Returns:
         (kind of the damage, offset). PAYLOAD_DAMAGE means that the header is correct and the frame
@@ -145,7 +145,7 @@ def read_frames(
         checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
         compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto` to detect it from the
             content.
-        max_ratio: Maximum ratio of uncompressed to compressed bytes. None sets no limit.
+        max_ratio: Maximum ratio of uncompressed to compressed bytes. None means no limit.
         ordinal: Ordinal of the file among the files that are read.
 
     Raises:
@@ -294,7 +294,7 @@ class FrameScanner:
         # number and offset of the next frame
         self._record, self._offset = first_record, first_offset
         self._first_record = first_record
-        # A gap is a damaged range of which the end is not known yet: (offset of its begin, reason).
+        # A gap is a damaged range with an end that is not known yet: (offset of its begin, reason).
         self._gap: tuple[int, str] | None = None
 
     @property

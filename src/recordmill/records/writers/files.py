@@ -12,7 +12,7 @@ the file system, but no file is ever overwritten.
 A name is not used if it leads out of the folder or means something else on another system. The file
 is then named after the record's number.
 
-Each file costs system calls of tens of microseconds.
+The system calls for each file take tens of microseconds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
     Args:
         name: The name, with `/` between its components.
         split: The folder of this split is removed from the name, because the output folder belongs
-            to the split already. None removes nothing.
+            to the split already. If None, no folder is removed.
 
     Returns:
         The path. None if the name is empty, absolute or a folder, or contains a drive, `..`, a
@@ -214,7 +214,8 @@ class FileLayout:
 
     Attributes:
         file_feature: The bytes or string feature with the contents of the files.
-        name_feature: The feature that names the files. None uses the record's number.
+        name_feature: The feature that names the files. If None, the files are named after the
+            record's number.
         adds_extension: Whether a name without an extension gets one.
         metadata_features: The features in `metadata.jsonl`.
         strips_split_folder: Whether the folder that names the split is removed from names.
@@ -279,7 +280,8 @@ class FilesWriter(OutputWriter):
         self._metadata = create_file(path / METADATA_NAME)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        # In slices, because the metadata of all rows of a slice are Python objects at once.
+        # The batch is written in slices, because the metadata of all rows of a slice are Python
+        # objects at once.
         for start in range(0, batch.num_rows, JSON_BATCH_ROWS):
             batch_slice = batch.slice(start, JSON_BATCH_ROWS)
             names = self._write_files(batch_slice)

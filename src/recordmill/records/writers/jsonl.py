@@ -30,8 +30,8 @@ class JsonLineEncoder:
 
     Args:
         schema: The features of the batches.
-        names: The key in the JSON object for each feature to write, by feature name. None writes
-            all features under their own names.
+        names: The key in the JSON object for each feature to write, by feature name. If None, all
+            features are written under their own names.
     """
 
     def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:

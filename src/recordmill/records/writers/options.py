@@ -26,10 +26,10 @@ class ParquetOptions(Options, heading=_OUTPUT_HEADING, decides=True):
     """Options of the Parquet writer.
 
     Attributes:
-        row_group_rows: Number of rows in a row group. None writes as many as fit into
+        row_group_rows: Number of rows in a row group. None means as many as fit into
             `row_group_size`.
-        row_group_size: Maximum size of a row group in bytes of Arrow memory. It may end a row group
-            before `row_group_rows`.
+        row_group_size: Maximum size of a row group in bytes of Arrow memory. A row group that
+            reaches it ends, even before `row_group_rows`.
         compression: A key of MAX_COMPRESSION_LEVELS, perhaps with a level as in `zstd:9`.
 
     Raises:
@@ -104,8 +104,9 @@ class FileOptions(Options, heading=_OUTPUT_HEADING, decides=True):
     """Options of the output `files`.
 
     Attributes:
-        file_feature: The feature with the contents of the files. None detects it from the content.
-        name_feature: The feature that names the files. "" uses the record's number. None uses the
+        file_feature: The feature with the contents of the files. If None, it is detected from the
+            content.
+        name_feature: The feature that names the files. "" means the record's number. None means the
             feature `source` if its values differ between records, else the number.
     """
 

@@ -1,7 +1,7 @@
 """Source for Arrow IPC files and streams. Feather files of version 2 are Arrow IPC files.
 
 A file has an index of its record batches, so a unit is a range of them. A stream, which Hugging
-Face's datasets write, has none. So it is one unit.
+Face's datasets write, has no index, so it is one unit.
 
 Arrow reads batches without a check of their values. So each batch is validated before its values
 are used. Source: https://arrow.apache.org/docs/format/Columnar.html
@@ -106,7 +106,10 @@ def _is_stream(data: pa.NativeFile) -> bool:
 
 @contextmanager
 def _errors_of(source: str) -> Iterator[None]:
-    """Raises DataError for an error of Arrow. Errors of the file system pass."""
+    """Turns errors of Arrow inside the `with` block into a DataError.
+
+    Errors of the file system are raised unchanged.
+    """
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -3,9 +3,9 @@
 Each array is a feature, and each index of its first dimension is a record. Nothing is unpickled, so
 no code from a file is run.
 
-The headers contain dtypes and shapes. So the plan reads only the values of the label, and times. It
-reads times because NaT is null. The build reads rows as byte ranges of the file. A compressed
-member of a .npz can only be read as a stream. The position of a record is its row number.
+The headers contain dtypes and shapes. So the plan reads only the values of the label, and times,
+which may be NaT and thus null. The build reads rows as byte ranges of the file. A compressed member
+of a .npz can only be read as a stream. The position of a record is its row number.
 
 If a .npz has arrays called x_train and x_test, they become the feature `x` of two splits. Several
 .npy files of a folder are parts of one array if their names differ in a number, such as x_1.npy and
@@ -141,8 +141,8 @@ class _StoredArray:
         """Converts rows to one (field, column) for each feature.
 
         Args:
-            rows: Rows of this array. None converts one row of zeros, which is enough to learn the
-                types.
+            rows: Rows of this array. If None, one row of zeros is converted, which is enough to
+                learn the types.
 
         Raises:
             DataError: The rows can't be features.

@@ -11,7 +11,7 @@ class NumpyOptions(InputOptions):
 
     Attributes:
         columns: The arrays to read. x_train can be selected by this name, or by x, the name of its
-            feature. None reads all.
+            feature. None means all arrays.
         split_from: The rule that determines the split, as in `read_layout`. With `none`, arrays for
             several splits such as x_train and x_test are read one after the other into the same
             split.

@@ -50,7 +50,8 @@ class RowGroupSource:
     Attributes:
         units: Their `start` and `stop` are numbers of groups in one file.
         plan_rejects: Always empty, since rows are checked when they are read.
-        columns: Names of the top-level columns to read. A file may lack some. None reads all.
+        columns: Names of the top-level columns to read. A file may lack some. None means all
+            columns.
         text_label: Name of the label feature if its class names are the distinct texts in its
             column, else None.
         batch_bytes: Approximate size of a chunk.
@@ -74,7 +75,7 @@ class RowGroupSource:
 
         Args:
             file: The file.
-            columns: Names of the columns to read. None reads all.
+            columns: Names of the columns to read. None means all columns.
             groups: Numbers of the groups.
             batch_bytes: Approximate size of a batch.
 

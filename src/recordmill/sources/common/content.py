@@ -4,9 +4,10 @@
 extension decides. `detect_kind` and `filter_kind` work on a listing: they sample a few files of
 each extension.
 
-The `recognize_...` functions of this module belong to the kinds in `sources.registry`. At most
-HEAD_BYTES of a file are read. From a compressed file, at most HEAD_BYTES of content are
-decompressed.
+The registry of kinds, `sources.registry`, refers to the `recognize_...` functions of this module.
+Each of them returns a description of the content for messages, or "" if the content is of another
+kind. At most HEAD_BYTES of a file are read. From a compressed file, at most HEAD_BYTES of content
+are decompressed.
 """
 
 from __future__ import annotations
@@ -50,21 +51,23 @@ from recordmill.storage.files import read_range
 from recordmill.storage.listing import Listing
 
 IMAGE_CONTENT, CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "images", "csv", "jsonl", "text"
-# Not data: documentation, code, markup and archives. Read as text only on the user's request.
+# Files that are not data: documentation, code, markup and archives. They are read as text only if
+# the user requests it.
 OTHER_CONTENT = "other"
 BINARY_CONTENT = "binary"  # not even text
 UNKNOWN_FORMAT = "neither text nor a known format"
-# Read as data only if a listing has no other data. Otherwise it most likely describes the data.
+# Such a file is read as data only if the listing has no other data. Otherwise it most likely
+# describes the data.
 JSON_ARRAY_FORMAT = "a JSON array of objects"
 JSON_DOCUMENT_FORMAT = "one JSON document, neither one object per line nor an array of objects"
 _ARRAY_REMEDY = (
     'its elements are not objects: in Python, recordmill.build({"value": document}, OUT) reads a '
     "record for each element"
 )
-_MAX_NAMED_MEMBERS = 3  # in a message
+_MAX_NAMED_MEMBERS = 3  # members of a document that a message names
 _YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_YOLO_FILES = 8  # text files that are searched for lines of YOLO
-_MAX_KEY_DEPTH = 8  # keys that lead to an array of objects in a JSON document
+_MAX_KEY_DEPTH = 8  # maximum length of the path to an array of objects in a JSON document
 # 64 KiB: some hundred rows of a table, and one readahead of the disk.
 HEAD_BYTES = 64 << 10
 # Extensions of files without records of any kind: documents, markup, settings, code, logs, and
@@ -81,24 +84,24 @@ readme license licence unlicense copying notice authors contributors changelog c
 disclaimer acknowledgements acknowledgments dockerfile makefile requirements checksums md5sums sha1sums sha256sums
 """
 _DOCUMENTATION_NAMES = frozenset(_DOCUMENTATION_LIST.split())
-# Words next to a name of documentation, as in `LICENSE-MIT`. Another word makes it something else,
-# as in `license_plates.txt`.
+# Words that a documentation name may also contain, as in `LICENSE-MIT`. A file with any other word
+# is not documentation, such as `license_plates.txt`.
 _DOCUMENTATION_WORD_LIST = """
 mit apache bsd gpl lgpl agpl mpl cc by nc sa nd lesser code data dataset images model third party me first en zh cn
 """
 _DOCUMENTATION_WORDS = frozenset(_DOCUMENTATION_WORD_LIST.split())
-# Names of documentation if they are in capital letters. In other letters they also name data.
+# Names that mean documentation only in capital letters. In other letters they also name data.
 _CAPITAL_LIST = """
 CHANGES HISTORY TODO VERSION TERMS OF USE LEGAL INSTALL CREDITS ATTRIBUTION MANIFEST SHA256SUMS MD5SUMS
 """
 _CAPITAL_NAMES = frozenset(_CAPITAL_LIST.split())
 _NAME_WORD = re.compile(r"[^\W_]+")
 _DELIMITERS = ",\t;|"
-# Bytes of a TFRecord record in addition to its payload: its header, and header and footer.
+# Bytes of a TFRecord record in addition to its payload: the header alone, and header and footer.
 _HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16
 # In fewer lines, an equal number of commas may be an accident.
 _MIN_TABLE_ROWS = 3
-# Enough to see that one extension is used for two kinds of files.
+# Enough samples to see that one extension is used for two kinds of files.
 SAMPLES_PER_EXTENSION = 8
 _TEXTUAL_KINDS = (*(kind.name for kind in KINDS if kind.is_textual), OTHER_CONTENT)
 
@@ -240,7 +243,8 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if is_documentation(name):
         return Content(OTHER_CONTENT, "a paper")
     if content is not None and hint is not None and not find_kind(hint).is_textual:
-        # A page of an error, or a pointer of Git LFS, under the name of data.
+        # For example, the file is an error page or a Git LFS pointer that was saved under the name
+        # of the data.
         return Content(hint, f"{content.detail}, which does not fit its extension")
     # Many services write their logs as JSON Lines, which are data.
     is_objects = main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
@@ -276,10 +280,10 @@ def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
 
 
 def _detect_foreign_format(head: bytes) -> Content | None:
-    """Returns the content if it has a format that is not read as data.
+    """Returns the content of a file in a known format that is not data.
 
-    The first bytes determine the format. Returns None otherwise, and for compressed content, which
-    may be data.
+    The first bytes determine the format. The result is None for other files, and for compressed
+    content, which may be data.
     """
     file_format = sniff_file_format(head)
     if file_format is None or not file_format.description:
@@ -387,9 +391,12 @@ def recognize_text(sample: ContentSample) -> str:
 
 
 def _detect_document(sample: ContentSample) -> tuple[str, str]:
-    """Returns (format, remedy) of a text that is one document, or ("", "").
+    """Detects a text that is a single document, without records on separate lines.
 
-    Such a text is one JSON value or markup. Such a text has no records on separate lines.
+    Such a document is a JSON value or markup.
+
+    Returns:
+        (format, remedy), both for messages. ("", "") if the text may contain records.
     """
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
@@ -502,7 +509,8 @@ def _count_json_objects(text: str, *, is_complete: bool) -> int:
     """Counts the JSON objects among the first 20 complete lines of a text.
 
     Returns:
-        The number of objects. 0 if one of these lines is not an object, -1 if no line is complete.
+        The number of objects. It is 0 if one of these lines is not an object, and -1 if no line is
+        complete.
     """
     lines = text.split("\n")
     complete_lines = [line for line in (lines if is_complete else lines[:-1]) if line.strip()][:20]
@@ -731,10 +739,8 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 def find_yolo_folders(listing: Listing) -> tuple[str, str] | None:
     """Returns the folders of the images and the labels of a YOLO data set.
 
-    The paths begin as the user has typed the input.
-
-    The result is None if the input is not one folder, or if no text file with the name of an image
-    has lines as YOLO writes them.
+    Both paths begin with the input as the user typed it. The result is None if the input is not one
+    folder, or if no text file with the name of an image has lines as YOLO writes them.
     """
     if len(listing.roots) != 1 or not listing.roots[0].is_folder:
         return None
@@ -771,7 +777,9 @@ def read_head_for_message(file: InputFile) -> bytes:
 def _annotation_hint(
     listing: Listing, kinds: Collection[str], yolo: tuple[str, str] | None
 ) -> Message | str:
-    """Returns the end of a message about images with files that may describe them.
+    """Returns a hint for inputs that contain images and files that may describe them.
+
+    The hint is the end of an error message. It is "" if there is nothing to suggest.
 
     Args:
         listing: All files.

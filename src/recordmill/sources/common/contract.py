@@ -48,18 +48,18 @@ class Unit:
     Attributes:
         begin_file: Index of the first file in `Source.files`.
         end_file: Index after the last file.
-        start: Start of the range in bytes, row groups or batches. The kind determines the unit. 0
+        start: Start of the range in bytes, row groups or batches, depending on the kind of input. 0
             for complete files.
-        stop: End of the range, in the same measure. 0 for complete files.
+        stop: End of the range, measured like `start`. 0 for complete files.
         first_row: Position of the first record in its file.
         rows: Number of records, including rejects. None if the plan does not know it.
         size_bytes: Approximate size of the records. It determines the memory of the sorted runs.
         first_line: Line number of the first record, for kinds that number lines differently from
             records.
         positions_per_file: Number of positions in the range, or in each file. It exceeds the number
-            of records if some positions have no record, such as blank lines. None means as many as
-            there are records. For several files, None means that the files differ, or that the
-            number is unknown.
+            of records if some positions have no record, such as blank lines. None for a range means
+            that it has as many positions as records. None for several files means that the files
+            differ, or that the number is unknown.
     """
 
     begin_file: int
@@ -225,7 +225,7 @@ class PlanOptions:
     """Options that the plans of all kinds share.
 
     Attributes:
-        schema: The schema that the user has declared. None infers it.
+        schema: The schema that the user has declared. If None, the plan infers it.
         dtypes: Dtypes that the user has declared, by feature name. They override the inference.
         label: The label column, or None.
         threads: Maximum number of threads of the plan.
@@ -233,13 +233,14 @@ class PlanOptions:
         droppable_features: Names of features in `schema` that the plan removes if the inputs lack
             them.
         parsed_cache_bytes: The share of `memory_bytes` for records that the plan has parsed.
-        parsed_cache_folder: Folder for files with parsed records. "" keeps all of them in memory.
+        parsed_cache_folder: Folder for files with parsed records. If "", all of them stay in
+            memory.
         collects_statistics: Whether the build will compute statistics of the records.
-        columns: The columns of CSV and JSON Lines to read, in this order. None reads all.
+        columns: The columns of CSV and JSON Lines to read, in this order. None means all columns.
         unit_bytes: Approximate size of a unit of a table.
-        find_new: Function that returns which files are to be read, [files], for images and text.
-            The other files determine classes and splits, too, but have no records and no rejects.
-            None reads all files.
+        find_new: Function that returns a mask of the files to read, [files]. Only the plans of
+            images and text call it. The other files also determine classes and splits, but yield no
+            records and no rejects. If None, all files are read.
     """
 
     schema: Schema | None = None
@@ -357,7 +358,7 @@ def pack_units(
 
 
 def list_group_units(ordinal: int, groups: Iterable[tuple[int, int]]) -> Iterator[Unit]:
-    """Yields a unit for each group of rows of a file. Groups without rows have none.
+    """Yields a unit for each group of rows of a file. Empty groups have none.
 
     Args:
         ordinal: Index of the file.

@@ -56,7 +56,8 @@ _MULTI_BYTE_FAMILIES = (
     ("euc_kr", "cp949"),
 )
 _SINGLE_BYTE_ENCODINGS = ("cp1252", "latin-1")
-# They have one byte in cp932. Other encodings use these bytes for Cyrillic, Arabic or Thai.
+# Half-width Katakana have one byte in cp932. Other encodings use these bytes for Cyrillic, Arabic
+# or Thai.
 _HALF_WIDTH_KATAKANA = re.compile(r"[\uff61-\uff9f]")
 # ISO 8859, Windows and KOI8 encodings have the letters of Hebrew, Arabic, Greek or Cyrillic in a
 # range of 64 byte values.
@@ -186,7 +187,7 @@ def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) 
 def suggest_encodings(file: InputFile) -> str:
     """Finds encodings that can decode a file that is not UTF-8.
 
-    They are tried on the complete file, or on its first _MAX_TRIAL_BYTES.
+    Each encoding is tried on the complete file, or on its first _MAX_TRIAL_BYTES.
 
     Returns:
         The end of an error message, such as `: cp1252 and latin-1 decode all of it`. It is "" if
@@ -225,7 +226,7 @@ def suggest_encodings(file: InputFile) -> str:
         num_bytes += len(data)
         if num_bytes >= _MAX_TRIAL_BYTES and not is_final:
             break
-    # Most of it is UTF-8, so another encoding is not the problem.
+    # Most of the file is UTF-8, so another encoding is not the problem.
     if 2 * num_in_utf8 > num_high:
         return ""
     multi_byte_names = [

@@ -58,10 +58,9 @@ class FolderLayout:
     class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> FolderLayout:
-        """Returns the layout without classes.
+        """Returns the layout without classes and without the notes about them.
 
-        It is for files that get their classes from another source. The notes about classes are
-        removed too.
+        It is for files that get their classes from another source.
         """
         return FolderLayout(
             splits=self.splits,
@@ -119,7 +118,7 @@ def read_layout(
                 table=table[0].name,
             )
     elif class_from != NO_LAYOUT:
-        # The split folders are no longer among the remaining components here.
+        # The remaining components no longer include the split folders.
         classes_by_folder = _assign_classes(remaining_components, archive_by_folder, roots)
         class_names = tuple(
             sorted({name for name in classes_by_folder.values() if name is not None})
@@ -146,10 +145,11 @@ def read_layout(
 
 
 def drop_sample_submissions(listing: Listing) -> Listing:
-    """Removes the files that show how results of a competition are handed in.
+    """Removes sample submissions, the templates for results of a competition.
 
-    Such a file, as Kaggle's `sample_submission.csv`, has the ids of the test data and no data. It
-    is removed only if the user has not named it, and the name of every other file has a split.
+    Such a file, for example Kaggle's `sample_submission.csv`, contains the ids of the test data and
+    no records. It is removed only if the user has not named the file itself, and if the name or
+    folder of every other file contains a split.
     """
     is_submission = np.fromiter(
         ("submission" in _stem(name).lower() for name in listing.files.names()),
@@ -353,7 +353,7 @@ def _assign_splits(
     name_splits = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
     is_missing = null_mask(name_splits)
     if not is_missing.any():
-        # A word for the same split in all names is not used, unless the names consist of it.
+        # If all names contain the same split, it is used only if the names consist of nothing else.
         (split, *other_splits) = count_column_values(name_splits)
         if (
             split_from == AUTO_LAYOUT
@@ -395,10 +395,10 @@ def _find_single_split_word(
     splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
     remaining_components: Mapping[FolderKey, tuple[str, ...]],
 ) -> str:
-    """Returns the split, such as `train`, if all folders name the same one.
+    """Returns the split if the paths of all folders name the same one.
 
-    Such a common word has no meaning for the data. The result is "" if the folders name several
-    splits or some name none. It is also "" if a folder is called exactly like the split.
+    A word that all paths share does not divide the data. The result is "" if the folders name
+    several splits or some name none. It is also "" if a folder is called exactly like the split.
     """
     # Some folders do not name a split, so there is no common word.
     if None in splits_by_folder.values():
@@ -669,12 +669,12 @@ def _note_excluded_files(
 ) -> list[str]:
     """Returns a note on the files that are removed.
 
-    The list is empty if there are none.
+    The list is empty if no file is removed.
 
     Args:
         files: All files.
         is_excluded: [files] Whether a file is removed.
-        reason: Why, as the end of a sentence about the files.
+        reason: Why the files are removed, as the end of a sentence about them.
         remedy: How the user can keep them.
 
     Raises:

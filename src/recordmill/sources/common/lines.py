@@ -215,9 +215,10 @@ def plan_line_ranges(
 def _find_line_start(file: InputFile, position: int) -> int:
     """Returns the offset of the first line that starts at or after `position`.
 
-    This is the size of the file if no further line starts.
+    The result is the size of the file if no line starts there or later.
     """
-    # Begins one byte earlier: if that byte is a line feed, `position` itself starts a line.
+    # The search begins one byte earlier: if that byte is a line feed, `position` itself starts a
+    # line.
     offset, size, block_bytes = position - 1, file.stat.size_bytes, _PEEK_BYTES
     while offset < size:
         block = read_range(file.path, offset, offset + block_bytes)
@@ -225,7 +226,8 @@ def _find_line_start(file: InputFile, position: int) -> int:
         if len(line_ends) or not len(block):
             return min(offset + int(line_ends[0]) + 1, size) if len(line_ends) else size
         offset += len(block)
-        # Doubles the block, so that a very long line does not need thousands of reads.
+        # Each block is twice as large as the previous one, so that a very long line does not need
+        # thousands of reads.
         block_bytes = min(2 * block_bytes, BATCH_BYTES)
     return size
 
@@ -400,7 +402,7 @@ def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[Lin
                     max_line_bytes,
                 )
             pending_blocks, line_bytes = [block[end:]] if end < len(block) else [], len(block) - end
-        # From here on only the length of the line is counted, so that its size does not matter.
+        # From here on only the length of the line is counted, so that a long line takes no memory.
         if line_bytes > max_line_bytes and not is_skipping:
             pending_blocks, is_skipping = [], True
     if is_skipping:
@@ -419,10 +421,10 @@ def _find_last_line_end(block: Bytes) -> int:
 
 
 def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Splits a block at lines that are too long, and yields these as skipped.
+    """Yields the lines of a block, with too long lines as skipped ones.
 
-    A long line that fits into one block is skipped in the same way as one that continues over
-    several. Without this, the limit would depend on the borders of the blocks.
+    Such a line is completely in one block. It must be skipped like a line that continues over
+    several blocks. Otherwise the limit would depend on the borders of the blocks.
     """
     offset = 0
     if len(data) > max_line_bytes:

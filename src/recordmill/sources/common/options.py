@@ -98,7 +98,7 @@ class TableOptions(InputOptions, heading="CSV, JSONL, Parquet and Arrow", decide
     """Options of CSV, JSON Lines, Parquet and Arrow.
 
     Attributes:
-        columns: The columns to read, by their names in the files. None reads all.
+        columns: The columns to read, by their names in the files. None means all columns.
         parse: Columns with a special notation, such as `price=decimal(",")`. See
             `sources.values.text_formats`.
         file_columns: Columns that contain file names, such as `photo=image`. See

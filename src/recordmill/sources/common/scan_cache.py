@@ -168,7 +168,8 @@ class ScanCache:
 
     Args:
         max_bytes: Memory limit of the batches of all threads.
-        folder: Folder for files with the records of larger batches. "" keeps all in memory.
+        folder: Folder for files with the records of larger batches. If "", all batches stay in
+            memory.
 
     Attributes:
         folder: The argument `folder`.
@@ -200,9 +201,9 @@ class ScanCache:
         self._records[key] = records
 
     def drop_invalid(self, is_valid: Callable[[Any], bool]) -> None:
-        """Removes records that were not parsed as the final schema requires.
+        """Removes records that can't be used with the final schema.
 
-        The cache stores no further records after this.
+        After this call, the cache stores no further records.
 
         Args:
             is_valid: Function of `CachedRecords.schema`. Returns whether such records can be used.
@@ -284,7 +285,7 @@ class ScanCacheWriter:
             self._cache.put(key, CachedRecords(self._schema, self._batches, path))
 
     def _reserve(self, batch: CachedBatch) -> bool:
-        """Keeps a batch in memory if there is room, and returns whether there is."""
+        """Adds a batch if there is room for it, and returns whether there is."""
         if not self._cache.reserve(batch.size_bytes):
             return False
         self._reserved_bytes += batch.size_bytes
@@ -292,9 +293,10 @@ class ScanCacheWriter:
         return True
 
     def _store(self, cached_batch: CachedBatch) -> bool:
-        """Writes the records of a batch to the file, and returns whether it did.
+        """Adds a batch with its records in the file, and returns whether it did.
 
-        A small batch starts no file, but is added to an existing one.
+        The batch is not added if there is no folder or no room for the rest of it. A small batch is
+        only added to an existing file, and does not start one.
 
         Raises:
             OSError: The file can't be written, for example because the disk is full.

@@ -39,15 +39,16 @@ class TokenizedRows:
         ordinals: [rows] number of the row among all rows of the call, including bad ones.
         lines: [rows] line number where the row starts.
         bad_rows: [bad rows, 6] ordinal, line, offset of the row, number of fields or CsvRowFault,
-            offset of the bad field, and 1 if each line of the row would be a row without quotes.
+            offset of the bad field, and 1 if each line of the row would be a row if quotes were
+            ordinary text.
         stop: Offset of the next row, or the end of the data.
         stop_line: Line number at `stop`.
         num_rows: Number of rows, including bad ones.
         is_skipping: Whether the buffer ends inside a line that is skipped.
         blank_lines: Number of blank lines that are not rows.
-        quote_counts: Four numbers about the rows that are not bad. The number of quoted fields. The
-            number of rows that would be bad without quotes. The number of rows with several lines
-            that would each be a row without quotes. The line number of the first one of these.
+        quote_counts: (quoted fields, rows that would be bad without quotes, rows with several lines
+            that would each be a row without quotes, line number of the first of these). Bad rows do
+            not count.
     """
 
     starts: Int32s
@@ -328,6 +329,6 @@ def read_rows(
             continue
         if next_block is None:
             return
-        # The incomplete row moves to the front of a new buffer.
+        # The incomplete row becomes the start of a new buffer.
         data, offset = np.concatenate([data[offset:], next_block]), 0
         next_block = next(blocks, None)

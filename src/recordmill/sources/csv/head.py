@@ -52,11 +52,12 @@ MAX_SAMPLE_ROWS = 100
 # 1 MiB, for files with such long rows that a sample has fewer than _MIN_SAMPLE_ROWS.
 _MAX_SAMPLE_BYTES = 1 << 20
 _MIN_SAMPLE_ROWS = 4
-# Of the bytes of a sample. Text as UTF-16 has more, a damaged file fewer.
+# Largest share of NUL bytes in a sample. Text in UTF-16 has more, and a damaged text file has
+# fewer.
 _MAX_NUL_SHARE = 0.25
 # Control characters besides white space, SUB and ESC.
 _BINARY_CONTROLS = [byte for byte in range(1, 32) if byte not in b"\t\n\v\f\r\x1a\x1b"]
-# A column without a name, if the header has one field less than the rows.
+# Position of the column without a name, if the header has one field less than the rows.
 _FIRST_COLUMN, _LAST_COLUMN = "first", "last"
 _LINE_END = re.compile(rb"\r\n?|\n")
 
@@ -197,7 +198,7 @@ class _HeadReader:
         except DataError as error:
             if first_row is None or first_row.guess.verdict != DATA_ROW:
                 raise
-            # A row of data after a header in another file may have equal fields.
+            # The row may be data below the header of another file. Its fields may then be equal.
             names, generated_names = _number_names(first_row.width), ()
             first_row = replace(first_row, name_error=error)
         descriptions = [dialect_reason, sniff_dialect.describe_thousands(trial)]
@@ -355,7 +356,7 @@ class _HeadReader:
     def _split_rows(
         self, start: int, delimiter: str, quote: str | None
     ) -> sniff_dialect.DialectTrial:
-        # Lenient, so that rows with stray quotes have a width, too.
+        # Stray quotes are allowed here, so that rows with them have a width, too.
         dialect = replace(self._options.with_dialect(delimiter, quote), lenient_quotes=True)
         return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._is_complete)
 
@@ -522,7 +523,8 @@ class _HeadReader:
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
         user_names = self._options.names
         if user_names is not None:
-            # Names for a column more than the header has are right if all other rows have it.
+            # One more name than the header has is right if all other rows have the additional
+            # column.
             if len(user_names) != width and not (
                 self._options.header is not False
                 and len(user_names) == trial.width == width + 1

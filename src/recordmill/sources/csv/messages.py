@@ -46,7 +46,7 @@ def explain_field(feature: Feature, fault_code: int, value: bytes) -> Fault:
         value: The bytes of the field.
     """
     dtype = feature.dtype
-    # The templates of the problems. A problem without a remedy does not name it.
+    # Templates of the problems. Only some of them contain a remedy.
     zone_problem = (
         "has {article} time zone, but the column is {dtype}; use {remedy} if all are like this one, "
         "else string"

@@ -31,7 +31,7 @@ class CsvDialect(EncodingOptions, heading=_CSV_HEADING, decides=True):
     The file contains the data, or the labels or boxes of images.
 
     Attributes:
-        delimiter: One ASCII character. None detects one of `, ; tab | :` and the blank.
+        delimiter: One ASCII character. If None, one of `, ; tab | :` and the blank is detected.
         quote: One ASCII character, None for no quoting, or AUTO_QUOTE. AUTO_QUOTE detects the
             double quote, the single quote, or no quoting. It selects no quoting if all rows have
             the same number of fields only without a quote.
@@ -41,10 +41,10 @@ class CsvDialect(EncodingOptions, heading=_CSV_HEADING, decides=True):
             they are nulls in a column of numbers, booleans or timestamps, but text in a text column
             (`""` is the empty string, `"NA"` the text NA). So a missing value differs from an empty
             one.
-        header: Whether the first row contains the column names. None detects it, or reports an
-            error if it is unclear.
-        names: Column names. They replace the names in a header. None uses the header, or column_1,
-            column_2, ... without one.
+        header: Whether the first row contains the column names. If None, this is detected, and it
+            is an error if it is unclear.
+        names: Column names. They replace the names in a header. If None, the names are in the
+            header. Without a header, they are column_1, column_2, ...
         skip_lines: Number of lines before the header, or before the first row if there is no
             header.
     """

@@ -1,9 +1,9 @@
 """Scan of CSV files: row counts, ranges, and types of the columns.
 
 The scan reads each row of each file once. Plain files are divided into ranges of complete rows with
-about 32 MiB. One thread finds the ends of the ranges without a look at fields, at some GB/s. The
-other threads scan several ranges at once. A compressed file, or one in another encoding than UTF-8,
-is a single range that is read as a stream.
+about 32 MiB. One thread finds the ends of the ranges at some GB/s, because it does not find the
+fields. The other threads scan several ranges at once. A compressed file, or one in another encoding
+than UTF-8, is a single range that is read as a stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScanSettings:
     Attributes:
         options: Options with a delimiter, and a quote or None.
         untyped_columns: Names of the columns that have a dtype independent of their values.
-        label: The column with the label. Its distinct values are collected. None collects nothing.
+        label: The column with the label, or None. Its distinct values are collected.
         range_bytes: Approximate size of a range.
         predict_schema: Returns the schema for parsing rows during the scan.
         cache: Receives the parsed rows.

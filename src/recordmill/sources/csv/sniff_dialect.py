@@ -100,9 +100,9 @@ def is_single_value(text: str) -> bool:
     )
 
 
-# They rarely occur in each row of a text by accident.
+# Strong delimiters rarely occur in each row of a text by accident.
 STRONG_DELIMITERS = (",", ";", "\t", "|")
-# They also occur in times and prose, so they need more evidence.
+# Weak delimiters also occur in times and prose, so they need more evidence.
 WEAK_DELIMITERS = (":", " ")
 DELIMITER_BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
 MAX_SNIFFED_COLUMNS = 512  # only the first 512 fields of a row are inspected

@@ -35,9 +35,10 @@ _MAX_SHOWN_CHARACTERS = 100  # of a first row in a message
 _MAX_NAME_CHARACTERS = 60  # a longer text is not the name of a column
 # 10 values: fewer values of a text column do not show how the next one would look.
 _MIN_TEXT_ROWS = 10
-# 3 rows below a text above numbers or times. With fewer, a name that occurs again may be a value.
+# A text above at least 3 rows of numbers or times is strong evidence of a header. With fewer rows,
+# a field of the first row that occurs again in its column may be a value.
 _MIN_TYPED_ROWS = 3
-# Names of columns that are years lie in this range. At least 3 of them are in order.
+# Columns may be named by years. These are in this range, and at least 3 of them are in order.
 _YEARS, _MIN_YEARS = range(1800, 2200), 3
 # The start of an object or of a nested list as JSON and Python write them, or a list of numbers.
 _JSON_VALUE = re.compile(r"\s*(\{\s*[\"']|\[\s*[\[{\"']|\{\s*\}\s*$|\[[\s\d.,eE+-]*\]\s*$)")
@@ -139,7 +140,7 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
 def _find_year_columns(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> range:
     """Returns the adjacent columns with years in order above other values.
 
-    The other values are not years. The range is empty if there are no such columns.
+    The other values are not years. The range is empty if no columns are like this.
     """
     years = [_to_year(text) for text in first_row]
     start = next((column for column, year in enumerate(years) if year), len(years))
@@ -343,8 +344,8 @@ def agree_on_header(
     A row with an unsure guess counts as a header if all its names occur in clear headers of other
     files, or in `user_names`. Any row counts as a header if it contains a name of `option_names`.
     An equal first row of another file is not evidence, because rows may repeat. A row of data is
-    permitted if the first file has a header with as many columns, and no file has another header:
-    its file is a later part of the table.
+    permitted if its file is a later part of the same table. So the first file must have a header
+    with as many columns, and no file may have another header.
 
     Args:
         first_rows: The first row of each file.

@@ -407,8 +407,9 @@ class _FoundHeads:
         heads: The head of each file, without the reasons for the detection, which saves memory.
         dialect_reason: The first `dialect_reason`, or "".
         blanks_note: The first `blanks_note`, or "".
-        first_rows: One of the first rows for each combination of its fields and its verdict.
-        later_parts: (start, line) of the first row, by file ordinal, if the row is data.
+        first_rows: The distinct first rows: one for each combination of fields and verdict.
+        later_parts: (start, line) of the first row of each file in which this row is data, by file
+            ordinal.
     """
 
     heads: CompactTable[CsvHead]

@@ -1,4 +1,4 @@
-"""Images and boxes of one annotation file, as the file states them.
+"""Images and boxes of one annotation file, before they are matched and converted.
 
 The parser of a format only fills `AnnotationRows`. `box_columns` then matches the images, decides
 the unit and builds columns. `boxes` compares sizes, converts and clips when an image is read.
@@ -23,7 +23,7 @@ from recordmill.storage.files import read_range
 
 PIXELS, SHARES, AUTO_UNIT = "pixels", "shares", "auto"
 BOX_REASON = "box"  # the reason of rejected boxes
-MAX_ANNOTATION_BYTES = 16 << 20  # 16 MiB: of an XML or text file with the objects of one image
+MAX_ANNOTATION_BYTES = 16 << 20  # 16 MiB: largest XML or text file with the objects of one image
 MAX_CLASSES = 1 << 16  # 65,536: class numbers in files must be smaller
 _BYTES_PER_BYTE = 8  # Python objects take up to 8 bytes of memory per byte of JSON
 _MAX_EDGE = 1e9  # in pixels. float32 has enough digits for images of this size
@@ -214,7 +214,7 @@ def to_number(value: Any, name: str) -> float:
 
     Args:
         value: The value.
-        name: Name of the value, for messages, also in the functions below.
+        name: Name of the value, for messages. The functions below have the same argument.
 
     Raises:
         BadRow: The value is not a finite number.

@@ -62,7 +62,8 @@ class Frame(NamedTuple):
         height: In pixels.
         orientation: EXIF orientation that turns the annotated image into the stored one. 1 if
             neither is turned.
-        note: How it differs from the stored image, for messages. Empty if it does not.
+        note: How the annotated image differs from the stored one, for messages. "" if it does not
+            differ.
     """
 
     width: float
@@ -90,7 +91,8 @@ def find_frame(
     is_stated = width > 0 and height > 0
     if not is_stated or (width, height) == stored:
         note = ""
-        # Of an upright square, or without a size, an annotation may be of either image.
+        # If the stated size is a square or missing, it does not show whether the annotation is of
+        # the stored or of the upright image.
         if (not is_stated or width == height) and _orientation(header, data) > 4:
             note = "images with an EXIF orientation and no other size stated, boxes not turned"
         return Frame(*stored, 1, note)

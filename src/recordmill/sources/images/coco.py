@@ -179,7 +179,7 @@ def _read_own_id(entry: Any, known_ids: Container[Any], noun: str) -> Any:
         noun: "category" or "image", for messages.
 
     Raises:
-        BadRow: The entry is not an object, or its id is missing or not its own.
+        BadRow: The entry is not an object, or its id is missing or in `known_ids`.
     """
     if not isinstance(entry, Mapping):
         raise BadRow("is not a JSON object")

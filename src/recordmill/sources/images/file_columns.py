@@ -1,4 +1,4 @@
-"""Columns of tables that contain file names, and are replaced by the content.
+"""Columns of file names in tables, which are replaced by the contents of the files.
 
 The option is `--file-column photo=image`. Paths are relative to the folder of the table, and only
 files below the input are read. An image keeps the name of its column, and adds `NAME/format`,
@@ -66,8 +66,8 @@ _MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
     4 << 10,
 )
 
-# By column name, for each row: its file, a Fault if the path can't be used, or None if the value
-# is null.
+# For each column name and row: the file, a Fault if the path can't be used, or None if the value is
+# null.
 _FilesByColumn = Mapping[str, Sequence[InputFile | Fault | None]]
 
 
@@ -295,7 +295,7 @@ class _FileColumns:
             encoded: The bytes of all files.
             index: Index of the file in `encoded`.
             file: The file, for messages.
-            image: (height, width) that a mask must have. None accepts any size.
+            image: (height, width) that a mask must have. None means any size.
 
         Returns:
             The header of an image, the values of an array, or None for other files.

@@ -1,7 +1,7 @@
 """Recognition of annotation formats other than COCO, VOC, YOLO and tables.
 
-LabelMe is read, and so are the shapes of CVAT's XML. For other formats, an error names the format,
-and one that the same tool can export and that is read.
+LabelMe is read, and so are the shapes of CVAT's XML. For any other known format, an error names it.
+The error also suggests a supported format that the same tool can export.
 """
 
 from __future__ import annotations

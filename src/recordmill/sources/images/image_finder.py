@@ -152,9 +152,9 @@ class ImageFinder:
         return []
 
     def _fits(self, file_id: int, hints: Sequence[str]) -> bool:
-        """Returns whether the folders of a name permit that it means this image.
+        """Returns whether a name may mean an image, according to the folders of both.
 
-        They don't if they name another split or another class than the folders of the image.
+        It may not if its folders name another split or another class than the folders of the image.
 
         Args:
             file_id: Index of the image.
@@ -186,7 +186,7 @@ class ImageFinder:
 def _folders(name: str) -> tuple[str, ...]:
     """Returns the folders of a path that can distinguish images of one name.
 
-    They are in lower case. Folders called like `images` or `labels` can't.
+    The folders are in lower case. Folders with names such as `images` or `labels` are left out.
     """
     parts = unicodedata.normalize("NFC", name).casefold().split("/")[:-1]
     return tuple(part for part in parts if part not in ("", ".", "..", *_KIND_FOLDERS))

@@ -36,8 +36,8 @@ _PATH_NAMES = """
 file_name filename file path file_path filepath image image_path image_name image_file image_filename
 img img_path img_name image_id img_id id name
 """
-# 90 % of the values of a column with another name are images.
 _MAX_SHOWN_CHARACTERS = 200  # of a name in a message
+# A column with an unusual name is the path column only if 90 % of its values are images.
 _MIN_IMAGE_SHARE = 0.9
 PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
 
@@ -143,7 +143,7 @@ def read_label_rows(
         plan: Plans the table with given options.
         file: The table.
         texts: Names of the columns that are read as texts.
-        rejects: A list that receives malformed rows. None makes the first one an error.
+        rejects: A list that receives malformed rows. If None, the first such row is an error.
 
     Raises:
         DataError: The table is malformed or has no row, or `rejects` is None and a row is
@@ -192,10 +192,10 @@ class LabelRequest:
 
     Attributes:
         path: The labels file, or a folder of labels files.
-        path_column: Its column of paths. None detects it.
+        path_column: Its column of paths. If None, the column is detected.
         dialect: The user's `CsvDialect.dialect` for the file.
-        label: Name of the label column. None uses the column `label`, if it exists.
-        reject: Whether rows without a file, and files without a row, are rejects.
+        label: Name of the label column. None means the column `label`, if it exists.
+        reject: Whether rows without an image file, and image files without a row, are rejects.
         reserved_names: Names of features that do not come from the labels file.
         dtypes: The user's dtypes by feature name.
     """
@@ -376,7 +376,7 @@ def _join_column(column: str, parts: Sequence[_MatchedRows], names: Sequence[str
         else pa.nulls(len(part.owner))
         for part in parts
     ]
-    # The type of a column without values was not inferred from any.
+    # A column without values is ignored here, because its type was not inferred from values.
     kinds = {
         piece.type: name
         for piece, name in zip(pieces, names, strict=True)
@@ -465,7 +465,8 @@ def choose_path_column(
     """Returns the column with the paths of images.
 
     Args:
-        declared: The column that the user has declared. None detects it by its name and values.
+        declared: The column that the user has declared. If None, it is detected by its name and
+            values.
         table: The labels.
         finder: Finds the images.
         name: Name of the labels file, for messages.
@@ -615,7 +616,7 @@ def _report_unmatched(
         name: Name of the labels file.
 
     Returns:
-        (rejects, notes). One of both is empty, as the user's options require.
+        (rejects, notes). One of the two is empty, depending on the user's options.
     """
     unlabelled = np.flatnonzero(counts == 0).tolist()
     if not request.reject:

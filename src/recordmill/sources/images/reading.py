@@ -224,7 +224,7 @@ def read_images(
         decode: Whether images are checked by decoding all their frames.
         with_pixels: Whether the pixels of decoded images are summed up for `Chunk.pixel_sums`.
         pair: Name of the feature of the masks. "" without masks.
-        rule: How images are rewritten. None keeps their bytes.
+        rule: How images are rewritten. If None, their bytes are kept.
 
     Raises:
         DataError: A file has changed since it was listed, or can't be read.
@@ -337,8 +337,8 @@ class EncodedFiles:
     """
 
     def __init__(self, files: Sequence[InputFile], max_pixels: int) -> None:
-        # The pool of Arrow reuses memory, which avoids page faults. They are a third of the time of
-        # reading.
+        # The pool of Arrow reuses memory, which avoids page faults. Page faults would take a third
+        # of the time of reading.
         sizes = [file.stat.size_bytes for file in files]
         self.files, self._buffer, self._max_pixels = (
             files,
@@ -372,8 +372,8 @@ class EncodedFiles:
 
         Args:
             row: Index of the file.
-            decode_bytes: Memory that all threads together may use to decode images. None checks
-                without decoding.
+            decode_bytes: Memory that all threads together may use to decode images. If None, the
+                image is not decoded.
             max_pixels: An image with more pixels is bad.
             sums: A list that receives the pixel sums of the image if it is decoded.
 

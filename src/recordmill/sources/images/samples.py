@@ -1,8 +1,8 @@
 """Source of samples, as WebDataset writes them.
 
 Files form a sample if their names are equal up to the first dot: for example `7.jpg`, `7.json` and
-`7.cls`. A sample is one record. They are in a tar or in a folder. The ending of a file is the part
-after the first dot.
+`7.cls`. A sample is one record. The files are in a tar or in a folder. The ending of a file is the
+part after the first dot.
 
 The ending determines the features. The first image has the features of images. Other images are
 bytes. `cls` becomes `label`, each key of the object in `json` becomes a feature, `txt` becomes
@@ -323,7 +323,7 @@ class _MemberColumns:
 
 
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
-    """Detects if a listing of members of archives contains samples.
+    """Detects whether members of archives form samples.
 
     Most of the members must be in samples of several files.
     Other tools also write ZIP archives of images, each with another file of the same name. So the

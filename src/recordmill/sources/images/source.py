@@ -185,8 +185,9 @@ class ImageSource:
 
     @property
     def is_record_per_file(self) -> bool:
-        # A rewritten image may be much larger than its file. Sorted runs bound the memory for
-        # this, but shards in the order of files don't. A box may be a reject of its own.
+        # A rewritten image may be much larger than its file. Sorted runs bound the memory for this,
+        # but shards in the order of files don't. With boxes, a file may have rejects in addition to
+        # its record.
         options = self.options
         return options.pair is None and rewrite_rule(options) is None and options.boxes is None
 
@@ -585,10 +586,10 @@ def _looks_like_image(file: InputFile) -> bool:
 def reject_oversized(
     files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Rejects files with too large records.
+    """Rejects files with records that are too large.
 
-    The limit is a quarter of the memory, and at most MAX_IMAGE_BYTES. A record is in memory as a
-    whole.
+    The limit is a quarter of the memory, and at most MAX_IMAGE_BYTES, because a complete record is
+    in memory.
 
     Args:
         files: The files.

@@ -33,16 +33,16 @@ from recordmill.storage.yaml_file import read_yaml
 
 _YAML_NAMES = ("data.yaml", "dataset.yaml", "data.yml")
 _TEXT_NAMES = ("classes.txt", "obj.names", "names.txt", "predefined_classes.txt")
-_MAX_YAML_FILES = 8  # that are searched for names
+_MAX_YAML_FILES = 8  # YAML files that are searched for class names
 _MAX_KEYPOINTS = 1024  # per box
 _MAX_SHARE = 2  # a number above twice the width or height is in pixels
 _CONFIDENCE_NOTE = "confidences of boxes, left out"
 
 
 def is_label_name(name: str) -> bool:
-    """Returns whether the name permits that a text file has boxes.
+    """Returns whether a text file with this name may contain boxes.
 
-    Files such as classes.txt or a readme don't.
+    The result is False for names such as classes.txt or a readme.
     """
     base = name.rpartition("/")[2].lower()
     return base not in _TEXT_NAMES and not base.startswith("readme")

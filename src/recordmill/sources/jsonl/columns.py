@@ -300,7 +300,7 @@ class NodeScalars:
 
     Attributes:
         tape: The tape that contains them.
-        node_slice: Their slice of the sorted arrays of the tape.
+        node_slice: The slice of the sorted arrays of the tape that contains the values.
         kinds: uint8 [values], native.JsonKind.
         groups: The groups that occur among the values, as a mask of `_..._GROUP` bits.
     """
@@ -456,7 +456,7 @@ def _build_texts(scalars: NodeScalars, is_missing: Bools | None) -> pa.Array:
 
     Args:
         scalars: The values.
-        is_missing: Mask of the values that become null. None marks nothing.
+        is_missing: Mask of the values that become null. None if there are no such values.
     """
     tape, num_values = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.node_slice], tape.sizes[scalars.node_slice]

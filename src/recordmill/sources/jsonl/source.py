@@ -126,7 +126,7 @@ def scan_jsonl_ranges(
         files: The files.
         options: The options of the files.
         label: (name of the label, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS). The second item
-            determines which of its values are class names. None collects no class names.
+            determines which of its values are class names. If None, no class names are collected.
         common: The options of the plan.
         create_cache_writer: Creates the writer that caches the records of one range.
 

@@ -59,7 +59,7 @@ class Tape:
         node_bounds: int64 [nodes + 1], start of the values of each node in the sorted arrays.
         kind_masks: int64 [nodes], one bit for each kind among the values of the node.
         row_lines: int32 [rows], line of each record, from 0 at the start of the tape.
-        row_entries: int32 [rows], index in `entries` of the first value of each record.
+        row_entries: int32 [rows], index of the first value of each record in `entries`.
         errors: (line, error number, offset of the error, offset of the line) of each bad line.
         lines: Number of lines, including blank ones.
     """
@@ -141,7 +141,7 @@ class TapeScanner:
     def find_nodes(self, path: JsonPath) -> tuple[int, ...]:
         """Returns the nodes of all steps of a path.
 
-        A step that no record has so far is -1.
+        The node is -1 if no record has had this step so far.
         """
         # Reading `paths` also updates `_node_ids`.
         assert len(self.paths) == len(self._node_ids)
@@ -196,7 +196,7 @@ class TapeScanner:
     def _allocate_tape(self, num_values: int) -> None:
         """Allocates arrays for `num_values` values.
 
-        They hold the values in the order of the text, and sorted by node.
+        The arrays hold the values twice: in the order of the text, and sorted by node.
         """
         self._tape = allocate(num_values, _VALUE_DTYPE)
         self._sorted_columns = (

@@ -56,7 +56,7 @@ class ParserFunction:
             UserCodeError: The function can't be loaded. The text is the reason.
         """
         if not self.reference:
-            # from the process that started this one, not from a file
+            # these bytes are from the process that started this one, not from a file
             return pickle.loads(base64.b64decode(self.pickled))
         location, _, name = self.reference.rpartition(":")
         if self.source_file:

@@ -114,7 +114,7 @@ _RESULT = Annotated[_ResultFields, Check(_is_consistent, "lists that fit each ot
 
 @dataclass(frozen=True)
 class ParsedResult:
-    """The records of one input file, with facts for the plan.
+    """The records of one input file, with types and sizes for the plan.
 
     Attributes:
         records: The records.
@@ -160,7 +160,7 @@ class ParsedResult:
 
 
 def parsed_name(file: InputFile, function: ParserFunction) -> str:
-    """Returns the start of the names of the result of an input file."""
+    """Returns the start of the names of all files of an input file's result."""
     # An object of a store has an etag, which is part of the state, instead of a useful time.
     planned = file.stat
     state = repr(
@@ -252,7 +252,7 @@ def write_result(prefix: str, folder: str, name: str, answer: Mapping[str, Any])
 
 
 def _to_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the content of the JSON file, which has no paths but names."""
+    """Returns the content of the JSON file, with file names instead of paths."""
     return {**answer, "segments": [os.path.basename(path) for path in answer["segments"]]}
 
 

@@ -139,7 +139,8 @@ def parse_locally(
         try:
             return load_result(folder, name)
         except FileNotFoundError:
-            # A file of this name may be the second name of a file of another run.
+            # The suffix is unique, because an existing file may be the second name of a file of
+            # another run.
             prefix = os.path.join(folder, f"{name}-{uuid.uuid4().hex[:8]}")
             parsed = parse_file(file, pool, prefix)
             if isinstance(parsed, Reject):

@@ -75,7 +75,10 @@ class _OutputError(OSError):
 
 @contextlib.contextmanager
 def _output_errors() -> Iterator[None]:
-    """Raises _OutputError for an OSError, which is not one of the user's function."""
+    """Turns an OSError inside the `with` block into an _OutputError.
+
+    This distinguishes it from an OSError of the user's function.
+    """
     try:
         yield
     except OSError as error:

@@ -110,7 +110,7 @@ def is_text_type(kind: pa.DataType) -> bool:
 
 
 def merge_masks(first: Bools | None, second: Bools | None) -> Bools | None:
-    """Returns a mask of the rows that one of two masks marks. None marks nothing."""
+    """Returns the union of two masks of rows. None is a mask that marks no row."""
     if first is None or second is None:
         return second if first is None else first
     return first | second

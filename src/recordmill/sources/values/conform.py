@@ -43,7 +43,8 @@ class ConformedBatch(NamedTuple):
         batch: The rows that fit, with the schema `to_arrow(schema)`.
         good_rows: The row number in the input of each of these rows, ascending.
         faults: The fault of each other row, by row number in the input, ascending.
-        rounded_counts: Number of rounded floats, by feature name. Features without any are missing.
+        rounded_counts: Number of rounded floats by feature name. Features without rounded floats
+            are left out.
     """
 
     batch: pa.RecordBatch
@@ -177,7 +178,7 @@ def conform_files(
         flat = flat.take(pa.array(rows))
     fitted = conform(nest_tensors(flat, schema), schema, text_label)
     faults.update((int(rows[row]), fault) for row, fault in fitted.faults.items())
-    # index in `files` and position in the file, of each row
+    # for each row: the index in `files`, and the position in its file
     owners = np.repeat(np.arange(len(files)), [part.rows for part in files])
     positions = np.concatenate(
         [np.arange(part.first_row, part.first_row + part.rows, dtype=np.int64) for part in files]
@@ -197,7 +198,8 @@ def conform_files(
 def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) -> dict[int, Fault]:
     """Finds images and sounds that have a path but no bytes.
 
-    Returns the fault of each row with one of them.
+    Returns:
+        The fault of each row that contains one, by row.
     """
     faults: dict[int, Fault] = {}
     for name, remedy in media_remedies.items():
@@ -543,8 +545,8 @@ def quote_value(value: object) -> str:
 def suggest_remedy(value: object, feature: Feature) -> str:
     """Returns the end of an error message about a misfit.
 
-    It names the cause, or the option that makes such values fit. For example, it is '; dtypes={"x":
-    "float64"} keeps it' for the value 0.5 and the int64 feature x. It is empty if no option helps.
+    This end names the cause, or the option that makes such values fit. For the value 0.5 and the
+    int64 feature x, it is '; dtypes={"x": "float64"} keeps it'. It is empty if no option helps.
 
     Args:
         value: The value, or a list that contains it.

@@ -255,7 +255,7 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
         schema: The schema.
         label: Name of the label.
         classes: Distinct values of the label. A text label then becomes an int64 feature with these
-            classes. None keeps the feature as it is, for a declared schema.
+            classes. If None, as for a declared schema, the feature is kept as it is.
 
     Raises:
         UsageError: There is no such column.

@@ -62,8 +62,8 @@ class SchemaUnifier:
         self._table_counts: dict[str, int] = {}
         self._last_added: tuple[pa.Schema, Mapping[str, int] | None] | None = None
         self._label: str | None = None
-        # By column of numbers, then by the class names that a table has for it (None for plain
-        # numbers): the name of the first such table.
+        # For each column of numbers: the name of the first table with each list of class names. The
+        # list is None if a table has plain numbers.
         self._class_sources: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(
@@ -222,8 +222,8 @@ class SchemaUnifier:
     def _struct_names(self) -> set[str]:
         """Returns the names that are a dotted prefix of another column.
 
-        If a struct called geo is null in all rows of a table, that table has a single column geo.
-        In other tables its members replace it, such as geo.lat.
+        Such a name is a struct that is null in all rows of some table. For example, that table has
+        a single column geo, and other tables have a column for each member, such as geo.lat.
         """
         prefixes: set[str] = set()
         for name in self._features:
@@ -273,7 +273,8 @@ class SchemaUnifier:
         )
         if shape is not None and dtype is not None:
             return Feature(first.name, dtype, shape, first.required and second.required)
-        # the declared dtype replaces both, and a declared shape also replaces shapes that differ
+        # the declared dtype replaces both dtypes, and a declared shape also replaces shapes that
+        # differ
         if first.name in self._declared and (
             shape is not None or "[" in self._declared[first.name]
         ):

@@ -163,9 +163,9 @@ class TextFields:
         starts: [rows] The offset of each text in `data`.
         infos: [rows] The length in bytes of each text, with the flag FIELD_QUOTED_BIT.
         tokens: The texts that mean null.
-        valid: [rows] 1. Parsing sets it to 0 if the text means null.
-        fault: [rows] 0. Parsing sets it to a native.FieldFault if the text has no value of the
-            type.
+        valid: [rows] 1 for each text. Parsing sets the entry to 0 if the text means null.
+        fault: [rows] 0 for each text. Parsing sets the entry to a native.FieldFault if the text has
+            no value of the type.
     """
 
     data: Bytes

@@ -2,8 +2,8 @@
 
 obstore repeats failed requests, and continues a response that ends early. The etag identifies the
 content of an object, and each response contains it. If an object is replaced while a range is read,
-the range is read again. `last_known_stat` then returns the new state. So a caller notices that the
-object is not the one that it has planned with, and no extra request is needed for this.
+the range is read again. `last_known_stat` then returns the new state. So a caller notices without
+an extra request that the object has changed since planning.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Downloader:
                 address, send_request(address, lambda store: store.head(address.key))
             )
         except OSError as error:
-            # The response to a HEAD request has no body with the reason. A read of one byte has it.
+            # The response to a HEAD request has no body, so it lacks the reason. The response to a
+            # read of one byte contains it.
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
                 send_request(address, lambda store: store.get_range(address.key, start=0, end=1))
             raise

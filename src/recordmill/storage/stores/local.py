@@ -54,8 +54,8 @@ class LocalReader:
 
     Args:
         path: The path of the file.
-        descriptor: An open descriptor. None opens `path`, otherwise `path` is only used in
-            messages.
+        descriptor: An open descriptor of the file. If None, `path` is opened. Otherwise `path` is
+            only used in messages.
     """
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:

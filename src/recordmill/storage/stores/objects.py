@@ -46,7 +46,7 @@ class StoreSettings:
     the objects.
 
     Attributes:
-        requests: Maximum number of concurrent requests. None keeps the current limit.
+        requests: Maximum number of concurrent requests. None means the current limit.
         folder: The folder of the disk cache for these files. "" means no cache.
         max_bytes: The maximum size of the disk cache.
         files: State of each file when it was opened, by URI.
@@ -104,7 +104,7 @@ class ObjectReader:
         return self._storage.last_known_stat(self._address.uri)
 
     def close(self) -> None:
-        """Does nothing, because nothing is open. It is required by `Reader`."""
+        """Does nothing, because nothing is open. `Reader` requires this method."""
 
 
 class ObjectStorage(FileStorage):

@@ -166,7 +166,7 @@ class FileStorage(ABC):
     def read_range(
         self, path: str, start: int, stop: int | None, target: Bytes | None = None
     ) -> Bytes:
-        """Returns bytes [start, stop) of a file. It is shorter at the end of the file.
+        """Returns bytes [start, stop) of a file. The result is shorter at the end of the file.
 
         Args:
             path: The file to read.
@@ -202,7 +202,7 @@ class FileStorage(ABC):
     def read_spans(
         self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
     ) -> None:
-        """Reads many small ranges of a file to their places in an array.
+        """Reads many small ranges of a file into one array.
 
         Args:
             path: The file to read.
@@ -234,7 +234,7 @@ class FileStorage(ABC):
         return 0
 
     def prefetch_start(self, path: str, file_stat: Stat) -> None:
-        """Starts to read the first block of a file. Only if `max_prefetched` is above 0."""
+        """Starts to read the first block of a file. Call it only if `max_prefetched` is above 0."""
         raise NotImplementedError
 
 

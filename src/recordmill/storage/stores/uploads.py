@@ -39,7 +39,7 @@ _SMALL_BYTES, _SMALL_CONCURRENCY = 1 << 20, 32
 # Uploads use an eighth of the memory limit, because a run that has freed its memory has not
 # returned all of it to the system.
 _MEMORY_DIVISOR = 8
-_LARGE_CONCURRENCY = 8  # larger files, each of which takes at most 32 MiB of memory
+_LARGE_CONCURRENCY = 8  # for larger files: each takes at most 32 MiB of memory
 
 
 class ListedObject(NamedTuple):
