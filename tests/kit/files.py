@@ -38,12 +38,16 @@ def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
     return {name: read_range(path).tobytes() for name, path in paths.items()}
 
 
-def shard_bytes(out: str | Path) -> dict[str, bytes]:
-    """Returns the shards of a data set on a disk, by their names."""
-    manifest = load_manifest(out)
+def shard_bytes(out: str | Path) -> dict[tuple[int, str], bytes]:
+    """Returns the bytes of each shard of a local data set.
+
+    The keys are (index of the part, name of the shard), because parts may use the same names.
+    """
     return {
-        shard.name: (Path(out) / manifest.parts[-1].folder / shard.name).read_bytes()
-        for _, _, shard in manifest.shards()
+        (index, shard.name): (Path(out) / part.folder / shard.name).read_bytes()
+        for index, part in enumerate(load_manifest(out).parts)
+        for shards in part.splits.values()
+        for shard in shards
     }
 
 

@@ -67,7 +67,7 @@ def test_output_without_its_package_names_the_extra(
         raise ImportError(name, name=name)
 
     monkeypatch.setattr(training, "import_module", fail)
-    with pytest.raises(MissingExtraError, match="to_torch"):
+    with pytest.raises(MissingExtraError, match=r"recordmill\[torch\]"):
         ds.to_torch(4)
 
 
