@@ -77,12 +77,12 @@ def test_other_value_is_not_the_size_of_an_image(size: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [True, 1.0, "1", None, [1]])
-def test_value_that_is_not_a_whole_number_is_refused(number: Any) -> None:
+def test_value_that_is_not_an_integer_is_refused(number: Any) -> None:
     with pytest.raises(UsageError, match="rows is a whole number, not"):
         to_whole_number(number, "rows")
 
 
-def test_whole_number_of_numpy_becomes_an_int_within_its_limits() -> None:
+def test_numpy_integer_within_the_limits_becomes_an_int() -> None:
     assert type(to_whole_number(np.int8(7), "rows", 7, 7)) is int
     with pytest.raises(UsageError, match="rows must be at least 8, not 7"):
         to_whole_number(np.int8(7), "rows", 8)

@@ -132,7 +132,7 @@ def test_stratified_splits_do_not_depend_on_how_the_build_runs(built: Any, tmp_p
     assert shard_bytes(reseeded.out) != shard_bytes(built.out)
 
 
-def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_stratified_build_by_workers_writes_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_csv(tmp_path / "in")
     expected = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)

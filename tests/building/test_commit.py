@@ -247,7 +247,7 @@ def test_failure_after_the_commit_is_logged_and_the_data_set_is_complete(
     assert "the data set is complete" in caplog.text
 
 
-def test_read_error_of_a_manifest_is_reported_and_says_whether_data_was_written(
+def test_read_error_of_a_manifest_reports_whether_data_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_range, outcomes = manifest_files.read_range, set()

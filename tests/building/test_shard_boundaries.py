@@ -61,7 +61,7 @@ counts = st.lists(st.tuples(st.integers(0, 30), st.integers(16, 50)), min_size=1
 
 
 @given(st.lists(counts, min_size=1, max_size=3), st.integers(1, 200), st.none() | st.integers(1, 9))
-def test_boundaries_divide_each_split_and_lie_in_their_buckets(
+def test_boundaries_divide_each_split_and_are_in_their_buckets(
     splits: list[list[tuple[int, int]]], shard_bytes: int, num_shards: int | None
 ) -> None:
     buckets = max(map(len, splits))

@@ -121,7 +121,7 @@ def test_buckets_are_16_to_32_for_each_shard_within_limits(num_shards: int) -> N
     seed=st.integers(0, 99),
     buffer_bytes=st.integers(1, 100),
 )
-def test_gathered_frames_have_the_given_order_within_the_buffer(
+def test_gathered_frames_have_the_requested_order_within_the_buffer(
     sizes: list[int], seed: int, buffer_bytes: int
 ) -> None:
     items = [bytes([row % 256]) * size for row, size in enumerate(sizes)]

@@ -142,7 +142,7 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
         ({"name": ("n050", "n120")}, ["n050", "n120"]),
     ],
 )
-def test_split_at_divides_at_the_given_values(
+def test_split_at_divides_at_its_values(
     kind: str, runner: str | None, split_at: Any, edges: list[Any], tmp_path: Path
 ) -> None:
     if kind == "memory" and runner is not None:

@@ -455,7 +455,7 @@ def test_every_planted_change_is_found() -> None:
     assert any("'XX' among them, do not occur in" in violation.what for violation in violations)
 
 
-def test_given_thresholds_are_used_exactly() -> None:
+def test_custom_thresholds_are_used_exactly() -> None:
     first, second = values(500, 1), values(500, 2)
     strict = read_rules(
         {"drift": {"jensen_shannon": 0, "l_infinity": 0}, "features": {"normal": {"drift": 0.9}}}

@@ -79,7 +79,7 @@ def test_missing_rules_file_and_rules_without_label_are_refused(tmp_path: Path) 
         read_rules({"classes": {"min_share": 0.1}}).fit_to_schema(Schema((Feature("x", "int64"),)))
 
 
-def test_given_thresholds_are_exact_and_null_disables_them() -> None:
+def test_custom_thresholds_are_exact_and_null_disables_them() -> None:
     rules = read_rules(
         {
             "drift": {"l_infinity": 0.2, "missing": None},

@@ -151,7 +151,7 @@ def test_too_many_rejects_show_the_first_ones(
     assert len(Path(rejects_path).read_text().splitlines()) == 12
 
 
-def test_build_of_only_bad_rows_says_why(
+def test_build_of_only_bad_rows_prints_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,x\n" + "1,2,3\n" * 3)
@@ -278,7 +278,7 @@ def test_limit_of_the_address_space_is_reported_in_one_line(
 
 
 @pytest.mark.sweep
-def test_closed_streams_give_no_traceback(rows: Path, tmp_path: Path) -> None:
+def test_closed_streams_cause_no_traceback(rows: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(rows, "--out", tmp_path / "a", "--json", "--quiet"),
         stdout=subprocess.PIPE,

@@ -45,7 +45,7 @@ def faces(ds: Dataset) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", sorted(READER.rglob("*.py")), ids=lambda path: path.stem)
-def test_module_of_the_reader_touches_no_dict_of_an_object(path: Path) -> None:
+def test_module_of_the_reader_uses_no_dict_of_an_object(path: Path) -> None:
     lines = [
         node.lineno
         for node in ast.walk(parse_module(path))

@@ -248,7 +248,7 @@ def test_search_for_lost_options_finds_them() -> None:
     assert sorted({line for line, _ in _lost_parts(tree)}) == [1, 2, 3, 4]
 
 
-def test_fields_of_message_templates_are_given() -> None:
+def test_message_fields_equal_the_fields_of_the_template() -> None:
     problems = []
     count = 0
     for name, tree in products():

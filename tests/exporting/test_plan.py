@@ -66,7 +66,9 @@ def test_added_shards_change_only_the_last_task(
 
 
 @given(st.lists(st.integers(1, 900), max_size=40), st.integers(1, 2000))
-def test_task_takes_as_many_pieces_as_fit(sizes: list[int], file_bytes: int) -> None:
+def test_pieces_are_added_to_a_task_until_the_file_size_is_reached(
+    sizes: list[int], file_bytes: int
+) -> None:
     ends = list(itertools.accumulate(sizes))
     pieces = [
         Piece(0, end - size, end, index, 1)

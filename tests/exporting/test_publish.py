@@ -95,7 +95,9 @@ def test_file_of_the_user_is_not_replaced(sets: tuple[Path, Path], tmp_path: Pat
     assert tree(to) == old_files
 
 
-def test_other_files_beside_a_result_stay(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_overwrite_keeps_other_files_in_the_output_folder(
+    sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
     (to / "mine.txt").write_text("mine")

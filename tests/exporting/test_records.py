@@ -81,7 +81,7 @@ def test_records_are_filtered_before_conversion(out: Path, tmp_path: Path) -> No
     assert len(open_columns(result.paths[0])["id"]) == 100
 
 
-def test_damaged_record_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
+def test_damaged_record_is_a_reject_with_any_filter(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
     flip(next((out / FOLDER).glob("train-*")), 30)
     result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)

@@ -56,7 +56,7 @@ def test_rejects_above_the_limit_or_of_all_records_are_an_error() -> None:
         counts(OutputCounts("train", "a", 1, 0, REJECTED, 0)).check(make_plan(1), RejectBudget(1))
 
 
-def test_summary_is_json_whatever_names_it_holds() -> None:
+def test_summary_with_unusual_names_is_json() -> None:
     data = format_summary({"to": "npy", "outputs": ["kätzchen", "\udc80"]})
     assert data.endswith(b"\n")
     document = json.loads(data)

@@ -112,7 +112,7 @@ def read_on_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, by
 
 
 @pytest.mark.parametrize("to", ["parquet", "jsonl"])
-def test_repeated_steps_and_late_workers_give_the_files_of_one_machine(
+def test_repeated_steps_and_late_workers_write_the_files_of_one_machine(
     damaged_set: Path, tmp_path: Path, to: str
 ) -> None:
     with steps(damaged_set, tmp_path / "out", to=to) as run_steps:

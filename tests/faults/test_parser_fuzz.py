@@ -328,7 +328,7 @@ def damaged(draw: st.DrawFn, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", list(PARSERS))
-def test_damaged_bytes_give_a_result_or_an_error_of_our_own(kind: str) -> None:
+def test_parser_of_damaged_bytes_returns_a_result_or_raises_our_error(kind: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(kind))
     def run(data: bytes) -> None:
@@ -353,5 +353,5 @@ def test_undamaged_seed_is_parsed(kind: str) -> None:
 @pytest.mark.parametrize(
     "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_kept_case_of_the_corpus_gives_a_result_or_an_error(path: Path) -> None:
+def test_parser_of_a_kept_case_returns_a_result_or_raises_our_error(path: Path) -> None:
     parse(path.parent.name, path.read_bytes())

@@ -67,7 +67,7 @@ TEXTS = [
 RECORD = bytes.fromhex("0a0d0a0b0a016112061a040a02ac02")  # an Example of the feature a: 300
 HUNG_SEC = 120
 ROUNDS_PER_WATCH = 100  # a new watch for hanging calls costs as much as many calls
-DICE = np.random.default_rng()
+RNG = np.random.default_rng()
 # Limits for the examples of real calls of each entry. Small examples are copied quickly.
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 60, 1 << 16
 
@@ -93,9 +93,9 @@ def content(size: int, item_bytes: int) -> Any:
     elif way == 3:
         integers = np.arange(size, dtype=np.int64)
     else:  # the same distribution as `number`
-        integers = DICE.integers(0, size, size, endpoint=True)
-        is_limit = DICE.random(size) >= 0.8
-        integers[is_limit] = DICE.choice(np.array(NUMBERS), int(is_limit.sum()))
+        integers = RNG.integers(0, size, size, endpoint=True)
+        is_limit = RNG.random(size) >= 0.8
+        integers[is_limit] = RNG.choice(np.array(NUMBERS), int(is_limit.sum()))
     return integers.astype(f"<i{item_bytes}").view(np.uint8)
 
 
@@ -285,17 +285,17 @@ def exercise(folder: Path) -> None:
 
     import recordmill
 
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = {
         "id": np.arange(300),
-        "x": dice.normal(0, 1e3, 300),
+        "x": rng.normal(0, 1e3, 300),
         "text": ["é" * (number % 9) + f'"{number}", b' for number in range(300)],
         "maybe": [None if number % 7 == 0 else number * 0.5 for number in range(300)],
         "flags": [[True, False][: number % 3] for number in range(300)],
         "names": [["a", "bb"][: number % 3] for number in range(300)],
     }
     for dtype in ("uint8", "int64", "float32", "float64"):
-        vectors = (dice.normal(0, 50, 900)).astype(dtype)
+        vectors = (rng.normal(0, 50, 900)).astype(dtype)
         rows[dtype] = pa.FixedSizeListArray.from_arrays(pa.array(vectors), 3)
     sources: dict[str, Any] = {"memory": pa.table(rows)}
     lines = [
@@ -324,7 +324,7 @@ def exercise(folder: Path) -> None:
     for number in range(12):
         photo = folder / "photos" / "ab"[number % 2] / f"{number}.{('jpg', 'png')[number // 6]}"
         photo.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (9 + number, 12, 3), np.uint8)).save(photo)
+        Image.fromarray(rng.integers(0, 255, (9 + number, 12, 3), np.uint8)).save(photo)
     sources["photos"] = folder / "photos"
     options: dict[str, dict[str, Any]] = {
         "document.json": {"record_path": "rows"},
@@ -366,9 +366,9 @@ def main(seconds: float, seed: int) -> None:
     These are entries without an example, and entries that refused all calls.
     """
     header = read_header(HEADER.read_text(encoding="utf-8"))
-    global DICE
+    global RNG
     random.seed(seed)
-    DICE = np.random.default_rng(seed)
+    RNG = np.random.default_rng(seed)
     recorder = Recorder(header)
     with tempfile.TemporaryDirectory() as folder, recorder.recording():
         exercise(Path(folder))

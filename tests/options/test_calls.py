@@ -74,7 +74,7 @@ def test_option_of_engines_needs_another_runner() -> None:
     assert not is_local("FlinkRunner")
 
 
-def test_kinds_have_all_of_the_given_options() -> None:
+def test_applicable_kinds_have_all_of_the_options() -> None:
     assert "csv" in applicable_kinds("build", ["delimiter"])
     assert "jsonl" not in applicable_kinds("build", ["delimiter"])
     expected = {*applicable_kinds("build", ["delimiter"])} & {

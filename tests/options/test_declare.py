@@ -123,7 +123,7 @@ def test_array_becomes_a_list_or_a_scalar_or_is_refused() -> None:
         OPTIONS["compression"].parse_value(array)
 
 
-def test_default_value_counts_as_not_given() -> None:
+def test_default_value_counts_as_unset() -> None:
     is_given_by_name = {name: OPTIONS[name].is_given(OPTIONS[name].default) for name in OPTIONS}
     assert not any(is_given_by_name.values())
     assert OPTIONS["size"].is_given("33")

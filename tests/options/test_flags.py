@@ -33,7 +33,7 @@ BUILD = {option.name: option for option in CALLS["build"].flags}
         ("splits", {"a": 0.5, "b": 0.5}, "--splits a=0.5,b=0.5"),
     ],
 )
-def test_flag_sets_the_value_or_there_is_none(name: str, value: object, flag: str | None) -> None:
+def test_value_is_formatted_as_a_flag_or_none(name: str, value: object, flag: str | None) -> None:
     assert format_flag(BUILD[name], value) == flag
 
 

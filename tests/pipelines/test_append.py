@@ -321,7 +321,7 @@ def test_rejects_of_all_parts_are_listed_and_counted(tmp_path: Path) -> None:
     assert recordmill.verify(out) == []
 
 
-def test_append_that_two_others_overtake_is_told_to_repeat(
+def test_append_overtaken_by_two_others_conflicts_and_can_be_repeated(
     inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -354,7 +354,7 @@ def test_rules_are_checked_against_the_new_records(inputs: tuple[str, str], tmp_
     recordmill.build(inputs[1], out, append=True, expect={"features": {"id": {"min": 200}}})
 
 
-def test_equal_file_of_another_folder_is_not_taken_for_a_known_one(tmp_path: Path) -> None:
+def test_file_with_the_name_size_and_time_of_a_known_file_is_read(tmp_path: Path) -> None:
     out, folders = tmp_path / "out", [tmp_path / day for day in ("monday", "tuesday", "friday")]
     for number, folder in enumerate(folders):
         folder.mkdir()
@@ -382,7 +382,7 @@ def test_repeated_command_writes_the_files_that_a_killed_run_has_not_written(
     assert recordmill.verify(out) == []
 
 
-def test_second_of_two_appends_is_told_to_repeat(
+def test_second_of_two_appends_conflicts_and_can_be_repeated(
     inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -404,7 +404,7 @@ def test_second_of_two_appends_is_told_to_repeat(
     assert recordmill.verify(out) == []
 
 
-def test_dry_run_shows_what_would_be_appended(
+def test_dry_run_shows_the_planned_append(
     inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
@@ -436,7 +436,7 @@ def test_command_prints_that_nothing_is_new(
     )
 
 
-def test_append_to_a_data_set_without_statistics_notes_that_there_are_none(
+def test_append_notes_that_the_data_set_has_no_statistics(
     inputs: tuple[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -87,7 +87,7 @@ def test_optional_feature_may_be_absent_in_appended_jsonl(tmp_path: Path) -> Non
     assert recordmill.open(out).to_table()["y"].null_count == 3
 
 
-def test_schema_that_is_given_again_reads_the_records_as_declared(tmp_path: Path) -> None:
+def test_append_with_a_schema_reads_the_records_as_declared(tmp_path: Path) -> None:
     schema = recordmill.Schema(
         (recordmill.Feature("x", "int32"), recordmill.Feature("v", "float32", (2,)))
     )
@@ -125,9 +125,7 @@ def test_new_images_of_a_growing_folder_are_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["reject", "ignore"])
-def test_labels_file_of_all_images_is_no_reject_for_the_known_ones(
-    missing: str, tmp_path: Path
-) -> None:
+def test_append_skips_label_rows_of_known_images(missing: str, tmp_path: Path) -> None:
     out, folder, labels = tmp_path / "out", tmp_path / "photos", tmp_path / "labels.csv"
     names = [f"{number}.png" for number in range(6)]
     write_images(folder, names[:4])
@@ -299,7 +297,7 @@ def test_lines_of_a_second_file_are_appended(tmp_path: Path) -> None:
     assert recordmill.open(out).to_table()["text"].to_pylist()[2] == "three"
 
 
-def test_data_in_memory_is_appended_with_splits_of_its_own(tmp_path: Path) -> None:
+def test_data_in_memory_is_appended_with_its_own_splits(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for number in range(12):
         recordmill.build(

@@ -41,7 +41,7 @@ def read_back(result: BuildResult, split: str | None = None) -> list[dict[str, A
     return recordmill.open(result.out, split=split).to_table().to_pylist()
 
 
-def test_build_holds_the_given_records(tmp_path: Path) -> None:
+def test_build_contains_the_input_records(tmp_path: Path) -> None:
     data = table(1000)
     result = recordmill.build(data, tmp_path / "out", num_shards=3)
     assert result.records == {"train": 1000}

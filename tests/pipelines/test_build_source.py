@@ -28,7 +28,7 @@ def test_kind_follows_from_the_content(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "b") == "jsonl"
 
 
-def test_folder_of_a_data_set_is_tfrecord_whatever_else_it_holds(tmp_path: Path) -> None:
+def test_folder_of_a_data_set_with_other_files_is_tfrecord(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(5)})
     assert any(path.suffix == ".json" for path in out.rglob("*"))
     assert kind_of(out) == "tfrecord"

@@ -110,7 +110,7 @@ def check(
 
 
 @pytest.mark.sweep
-def test_parquet_of_every_foreign_file_holds_what_protobuf_parses(
+def test_parquet_of_every_foreign_file_equals_the_records_of_protobuf(
     shared_data: Path, foreign_files: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     values = missing = 0

@@ -157,7 +157,7 @@ def test_generation_with_a_missing_shard_is_not_restored(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("work", [recordmill.compact, lambda out: recordmill.restore(out, 2)])
-def test_second_writer_is_told_and_leaves_nothing(
+def test_second_writer_gets_commit_conflict_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], Any]
 ) -> None:
     out = make_parts(tmp_path / "out")

@@ -105,7 +105,7 @@ def shards(result: recordmill.BuildResult) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("function", ["rows", "batches", "fail", "die"])
-def test_workers_give_the_shards_and_rejects_of_one_machine(folder: Path, function: str) -> None:
+def test_workers_write_the_shards_and_rejects_of_one_machine(folder: Path, function: str) -> None:
     parser = f"my.py:{function}"
     local = recordmill.build("in", "local", parser=parser, **OPTIONS)
     shared = recordmill.build("in", "shared", parser=parser, **ENGINE, **OPTIONS)
@@ -221,7 +221,7 @@ def test_files_that_workers_cannot_see_are_refused_before_they_are_parsed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number: int) -> None:
+def test_stopped_build_continues_without_parsing_files_again(folder: Path, number: int) -> None:
     expected = recordmill.build("in", "undisturbed", parser="my.py:rows", **OPTIONS)
     (folder / "log").unlink()
     code = f"import recordmill; recordmill.build('in', 'out', parser='my.py:rows', **{ENGINE!r})"

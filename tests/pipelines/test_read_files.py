@@ -218,7 +218,7 @@ NAMES = st.lists(
 
 @settings(max_examples=75)
 @given(names=NAMES, batch_rows=st.integers(1, 9), extend=st.booleans())
-def test_arbitrary_names_give_distinct_safe_files(
+def test_files_of_arbitrary_names_have_distinct_safe_names(
     tmp_path_factory: pytest.TempPathFactory, names: list[str | None], batch_rows: int, extend: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("names")

@@ -103,7 +103,7 @@ def test_limit_counts_the_kept_records(out: Path, tmp_path: Path) -> None:
 
 
 # The result of these conditions would depend on the pieces, on threads or on the date.
-NOT_DECIDED = [
+UNSUPPORTED_CONDITIONS = [
     ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
     ('"when" > now()', r"now\(\) gives"),
     ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
@@ -131,7 +131,7 @@ NOT_DECIDED = [
         ({"sample": 1.5}, "sample=1.5"),
         ({"sample": -0.1}, "sample=-0.1"),
         ({"sample": 0.5, "seed": 2**63}, "seed="),
-        *(({"where": sql}, f"(?s)where=.*{reason}") for sql, reason in NOT_DECIDED),
+        *(({"where": sql}, f"(?s)where=.*{reason}") for sql, reason in UNSUPPORTED_CONDITIONS),
         ({"to": "xml"}, 'to="xml": must be one of parquet, npy, npz, arrow,'),
         ({"limit": -1}, "limit=-1"),
         ({"max_rejects": "many"}, 'max_rejects="many"'),
@@ -209,7 +209,7 @@ def test_filters_on_the_command_line_and_in_a_dry_run(
     assert dry_run(out, where="label = 1", limit=9).rows == 9
 
 
-def test_feature_of_two_kinds_is_no_obstacle_if_it_is_not_read(tmp_path: Path) -> None:
+def test_feature_of_two_kinds_is_ignored_if_it_is_not_read(tmp_path: Path) -> None:
     records = [
         recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)
     ]

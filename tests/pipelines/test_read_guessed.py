@@ -119,7 +119,7 @@ def mark_sweeps(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
         3,
     ),
 )
-def test_guessed_read_includes_what_appears_late(
+def test_guessed_read_includes_late_features_and_values(
     tmp_path: Path, full_passes: list[int], to: str, hinted: bool, case: str
 ) -> None:
     source = write(tmp_path / "in", example(LATE[case]))

@@ -119,7 +119,7 @@ build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides"
 
 
 @pytest.mark.sweep
-def test_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Path) -> None:
+def test_fit_in_another_process_and_folder_has_the_same_digest(tmp_path: Path) -> None:
     write_csv(tmp_path / "rides.csv", rows=300)
     local, remote = tmp_path / "here", tmp_path / "some/where/else"
     remote.parent.mkdir(parents=True)

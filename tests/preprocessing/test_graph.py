@@ -78,7 +78,7 @@ def test_output_depends_on_the_inputs_that_it_computes_with(graph: TransformGrap
     }
 
 
-def test_unchanged_input_is_found_behind_identities(graph: TransformGraph) -> None:
+def test_unchanged_input_is_found_through_identity_ops(graph: TransformGraph) -> None:
     passed_inputs = {name: graph.find_passed_input(name) for name in graph.outputs}
     assert passed_inputs == {
         "age": "age",

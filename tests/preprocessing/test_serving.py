@@ -67,7 +67,7 @@ def assert_same(outputs: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 37, 1000])
-def test_serving_layer_returns_what_the_reader_returns(sets: dict[str, Path], size: int) -> None:
+def test_serving_layer_returns_the_values_of_the_reader(sets: dict[str, Path], size: int) -> None:
     layer = serving_layer(sets["made"])
     pairs = zip(batches(sets["raw"], size), batches(sets["made"], size), strict=True)
     for raw_batch, expected in list(pairs)[:20]:

@@ -18,7 +18,7 @@ from recordmill.reader.dataset import open
 
 
 @given(st.lists(st.integers(0, 20), max_size=12), st.integers(1, 15))
-def test_batches_are_divided_anew_without_changing_the_rows(
+def test_rebatch_changes_the_batch_size_and_keeps_the_rows(
     sizes: list[int], batch_rows: int
 ) -> None:
     ends = np.cumsum([0, *sizes])

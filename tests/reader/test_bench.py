@@ -83,7 +83,7 @@ def test_bench_measures_every_output_and_stage(
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
 
 
-def test_bench_decodes_images_at_the_given_size(
+def test_bench_decodes_images_at_the_requested_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "photos").mkdir()

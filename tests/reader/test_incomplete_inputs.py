@@ -126,7 +126,7 @@ def test_missing_shard_is_reported_by_every_command(
     assert MISSING in capsys.readouterr().out
 
 
-def test_named_file_or_complete_set_gives_no_warning(incomplete: Path, tmp_path: Path) -> None:
+def test_named_file_or_complete_set_causes_no_warning(incomplete: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recordmill.open(str(incomplete / "train-00000-of-00003.tfrecord"))

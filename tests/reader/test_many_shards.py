@@ -117,7 +117,7 @@ class FileListSpy(list[Any]):
         raise AssertionError("all files are gone through")
 
 
-def test_reads_touch_only_the_files_that_hold_the_records(
+def test_reads_open_only_the_files_that_contain_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, (_, compressed) = write_sets(tmp_path, 40)

@@ -50,7 +50,7 @@ def test_view_is_counted_under_its_own_names(ds: Dataset) -> None:
     assert "id" not in by_split["train"]
 
 
-def test_weights_give_all_classes_the_same_total(ds: Dataset) -> None:
+def test_weights_of_all_classes_have_the_same_sum(ds: Dataset) -> None:
     weights = weigh_classes(ds.filter("id < 7"), "label")
     counts = {0: 3, 1: 2, 2: 2}
     assert list(weights) == [0, 1, 2]

@@ -84,7 +84,7 @@ def test_description_shows_dtype_and_shape() -> None:
     assert Feature("x", "int64", (None,)).describe() == "int64 [?]"
 
 
-def test_schema_selects_features_in_the_given_order() -> None:
+def test_schema_selects_features_in_the_requested_order() -> None:
     schema = Schema((Feature("a", "int64"), Feature("b", "string")), label="a")
     assert schema.names == ("a", "b")
     assert schema.select(["b", "a"]).names == ("b", "a")

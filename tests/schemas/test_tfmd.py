@@ -58,7 +58,7 @@ def test_schemas_of_sequence_examples_and_bytes_survive_a_round_trip() -> None:
         tfmd.to_pbtxt(Schema((steps,)))
 
 
-def test_same_schema_gives_the_pinned_pbtxt() -> None:
+def test_pbtxt_of_a_schema_equals_the_pinned_text() -> None:
     """Manifests contain digests of this text, so it must never change."""
     schema = Schema(
         (Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))),

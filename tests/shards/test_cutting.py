@@ -84,7 +84,7 @@ def test_range_of_bytes_is_resolved_to_the_records_that_begin_in_it(shard: Shard
     assert list(resolve([shard], [resolved])) == [resolved]
 
 
-def test_damage_of_a_file_without_an_index_is_a_piece_of_its_own(tmp_path: Path) -> None:
+def test_damage_of_a_file_without_an_index_is_a_separate_piece(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
     (file,) = catalog_files([str(path)]).files
     intact_pieces = list(cut(file, 0, 1))  # a piece for each record

@@ -271,7 +271,7 @@ def test_changed_manifest_is_used_or_refused(
 
 @given(data=st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_changed_index_gives_the_right_records_or_an_error(
+def test_reader_with_a_changed_index_returns_the_right_records_or_an_error(
     intact_set: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     out = tmp_path / "out"

@@ -104,7 +104,7 @@ def test_pieces_hold_each_record_once(
 
 
 @given(LENGTHS, st.integers(1, 3000), st.data())
-def test_damaged_index_gives_an_error_or_pieces_of_the_shard(
+def test_damaged_index_is_an_error_or_has_pieces_of_the_shard(
     path: Path, lengths: list[int], piece_bytes: int, choices: st.DataObject
 ) -> None:
     data = bytearray(content(make_index_of(lengths)))
@@ -129,7 +129,7 @@ def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end:
 
 
 @pytest.mark.parametrize("piece_bytes", [pytest.param(300, marks=pytest.mark.sweep), 2929])
-def test_every_flipped_bit_of_an_index_gives_an_error_or_pieces_of_the_shard(
+def test_index_with_any_flipped_bit_is_an_error_or_has_pieces_of_the_shard(
     path: Path, piece_bytes: int
 ) -> None:
     lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]

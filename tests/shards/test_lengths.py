@@ -70,7 +70,7 @@ def collect_outputs(folder: Path, out: Path, capsys: pytest.CaptureFixture[str])
     return outputs
 
 
-def test_complete_data_set_gives_no_note(
+def test_complete_data_set_has_no_note(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outputs = collect_outputs(folder, tmp_path / "to", capsys)

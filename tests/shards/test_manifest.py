@@ -93,7 +93,7 @@ def test_manifest_that_exists_and_cannot_be_opened_is_an_error(tmp_path: Path) -
         load_newest_manifest(tmp_path)
 
 
-def test_missing_file_of_a_data_set_says_if_the_data_set_was_replaced(tmp_path: Path) -> None:
+def test_error_of_a_missing_file_reports_a_replaced_data_set(tmp_path: Path) -> None:
     old = build(tmp_path, b"1", 0).parts[0].folder
     new = build(tmp_path, b"2", 1).parts[0].folder
     with (
@@ -163,7 +163,7 @@ def test_manifest_without_parts_or_with_a_repeated_folder_is_refused(tmp_path: P
         Manifest.from_json(repeated.to_json())
 
 
-def test_name_that_no_build_gave_a_shard_is_an_error() -> None:
+def test_shard_name_that_no_build_writes_is_an_error() -> None:
     info = ShardInfo("photo.jpg", 1, 16, 16, "", "")
     with pytest.raises(DataError, match=r"'photo\.jpg' was not made by recordmill"):
         parse_shard_name(info)

@@ -120,7 +120,7 @@ def test_range_outside_of_the_file_is_refused(shard: ShardFile, start: int, stop
         check_range(shard, start, stop, 7, end=100)
 
 
-def test_file_that_became_shorter_says_where_it_ends(tmp_path: Path) -> None:
+def test_error_of_a_truncated_file_contains_its_end(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
     (file,) = catalog_files([str(path)]).files
     (piece,) = cut(file, 0)

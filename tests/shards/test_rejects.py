@@ -46,7 +46,9 @@ def test_other_limit_is_refused(text: str) -> None:
 
 
 @given(st.integers(0, 2000), st.floats(0, 100))
-def test_share_allows_as_many_rejects_as_its_limit_says(records_read: int, percent: float) -> None:
+def test_percent_budget_allows_max_rejects_and_not_one_more(
+    records_read: int, percent: float
+) -> None:
     budget = RejectBudget(percent=percent)
     limit = budget.max_rejects(records_read)
     assert limit is not None

@@ -115,7 +115,7 @@ def test_pickled_file_reads_the_same_records(shard: ShardFile, payloads: list[by
     assert file.frame(3).payload(0).tobytes() == payloads[3]
 
 
-def test_first_reads_stop_at_the_given_number(shard: ShardFile, payloads: list[bytes]) -> None:
+def test_first_reads_stop_at_the_record_limit(shard: ShardFile, payloads: list[bytes]) -> None:
     reads = [call() for call in open_tfrecord(shard, 0).iter_first_reads(5)]
     assert sum(len(frames) for frames in reads) == 5
     assert reads[0].payload(0).tobytes() == payloads[0]

@@ -167,7 +167,7 @@ def test_text_without_a_declared_dtype_stays_text(kind: str, tmp_path: Path) -> 
         (["9e18", "1"], "uint64", [9 * 10**18, 1]),
     ],
 )
-def test_whole_json_numbers_are_integers_in_any_notation(
+def test_json_integers_are_recognized_in_any_notation(
     literals: list[str], dtype: str, values: list[Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "in.jsonl"

@@ -63,7 +63,7 @@ def test_foreign_records_of_too_many_features_are_refused(tmp_path: Path) -> Non
         recordmill.open(path).schema  # noqa: B018 - the schema is inferred at this access
 
 
-def test_as_many_features_as_the_memory_allows_are_built(tmp_path: Path) -> None:
+def test_largest_number_of_features_that_memory_allows_is_built(tmp_path: Path) -> None:
     recordmill.build(
         write(tmp_path / "wide.tfrecord", MAX_COUNT),
         tmp_path / "out",

@@ -215,7 +215,7 @@ def test_normalization_returns_the_arguments_of_the_keras_layer(
     }
 
 
-def test_view_has_statistics_of_its_own_columns_and_records(built: recordmill.BuildResult) -> None:
+def test_view_has_the_statistics_of_its_columns_and_records(built: recordmill.BuildResult) -> None:
     dataset = recordmill.open(built.out, columns=["count", "fare"])
     assert list(dataset.statistics["test"]) == ["count", "fare"]
     filtered = recordmill.open(built.out, where="count < 0")

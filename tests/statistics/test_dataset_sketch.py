@@ -321,7 +321,7 @@ def test_sketch_of_many_text_columns_stays_within_its_memory(columns: int) -> No
     assert limit / 4 < max(sizes) < limit <= SKETCH_BYTES
 
 
-def test_pickled_sketch_is_no_larger_than_its_stated_bound() -> None:
+def test_pickled_sketch_is_not_larger_than_its_documented_bound() -> None:
     schema = Schema(tuple(Feature(f"x{index}", "string", (None,)) for index in range(3)))
     sketch = DatasetSketch(schema, ("train",))
     for chunk in range(5):

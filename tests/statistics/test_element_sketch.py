@@ -89,7 +89,9 @@ def test_moments_equal_exact_fractions(dtype: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 999), num_rows=st.integers(1, 200), num_parts=st.integers(1, 5))
-def test_merged_parts_equal_the_whole(dtype: str, seed: int, num_rows: int, num_parts: int) -> None:
+def test_merged_parts_equal_the_sketch_of_all_rows(
+    dtype: str, seed: int, num_rows: int, num_parts: int
+) -> None:
     random = np.random.default_rng(seed)
     with np.errstate(invalid="ignore", over="ignore"):
         values = (random.normal(size=(num_rows, 5)) * 10 ** random.integers(0, 5)).astype(dtype)

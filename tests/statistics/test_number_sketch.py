@@ -160,7 +160,7 @@ IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]
         *IN_ONE_BIN,
     ],
 )
-def test_quantiles_are_within_the_stated_error(name: str) -> None:
+def test_quantiles_are_within_the_documented_error(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     assert len(sketch.keys) <= 8192

@@ -172,10 +172,10 @@ def _hash(data: bytes) -> int:
 VALUES = [make_image(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\x1a\n", b"GIF89a"]
 
 
-def sketch_of(values: list[int], max_pending_bytes: int, step: int) -> PixelSketch:
+def sketch_of(values: list[int], max_pending_bytes: int, batch_images: int) -> PixelSketch:
     sketch = PixelSketch(3, 8, max_pending_bytes)
-    for start in range(0, len(values), step):
-        images = [VALUES[number] for number in values[start : start + step]]
+    for start in range(0, len(values), batch_images):
+        images = [VALUES[number] for number in values[start : start + batch_images]]
         ends = np.cumsum([len(image) for image in images])
         hashes = np.array([_hash(image) for image in images], np.uint64)
         sketch.add(
@@ -196,19 +196,23 @@ def sketch_of(values: list[int], max_pending_bytes: int, step: int) -> PixelSket
     st.sampled_from([2, 6, 1 << 20]),
 )
 def test_merged_image_samples_equal_the_sample_of_all(
-    values: list[int], cut: int, step: int, max_pending_bytes: int, share: int
+    values: list[int], cut: int, batch_images: int, max_pending_bytes: int, hash_divisor: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pixel_sketch, "_SAMPLE_HASH", np.uint64(((1 << 64) - 1) // share))
+        patch.setattr(pixel_sketch, "_SAMPLE_HASH", np.uint64(((1 << 64) - 1) // hash_divisor))
         expected_sketch, first, second = (
-            sketch_of(numbers, max_pending_bytes, step)
+            sketch_of(numbers, max_pending_bytes, batch_images)
             for numbers in (values, values[cut:], list(reversed(values[:cut])))
         )
-        copied = pickle.loads(pickle.dumps(sketch_of(values[cut:], max_pending_bytes, step)))
-        copied.merge(sketch_of(values[:cut], max_pending_bytes, step))
+        copied = pickle.loads(
+            pickle.dumps(sketch_of(values[cut:], max_pending_bytes, batch_images))
+        )
+        copied.merge(sketch_of(values[:cut], max_pending_bytes, batch_images))
         first.merge(second)
         counts = Counter(_hash(VALUES[number]) for number in values)
-        num_below_limit = sum(value_hash <= ((1 << 64) - 1) // share for value_hash in counts)
+        num_below_limit = sum(
+            value_hash <= ((1 << 64) - 1) // hash_divisor for value_hash in counts
+        )
         expected_hashes = sorted(counts)[: min(max(num_below_limit, 3), 8)]
         total = expected_sketch.total()
         for sketch in (expected_sketch, first, copied):

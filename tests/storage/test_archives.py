@@ -474,7 +474,7 @@ def test_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: P
 
 
 @pytest.mark.parametrize("ending", ["tar.gz", "zip"])
-def test_archives_of_one_class_each_give_the_class_names(ending: str, tmp_path: Path) -> None:
+def test_class_names_come_from_archives_of_one_class_each(ending: str, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for name in ("cat", "dog"):
         path = tmp_path / name / "a.png"
@@ -542,7 +542,7 @@ def test_concatenated_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_pat
     assert recordmill.build(tmp_path / "program.zip", tmp_path / "out").records == {"train": 1}
 
 
-def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
+def test_archives_next_to_readme_and_checksums_are_read(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for part in range(2):
         images(tmp_path / f"in{part}")
@@ -554,7 +554,7 @@ def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
     assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
 
 
-def test_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
+def test_zip_next_to_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
     """Hugging Face stores images this way: images.zip and metadata.jsonl in one folder."""
     folder = tmp_path / "in"
     folder.mkdir()

@@ -68,7 +68,7 @@ def test_clutter_is_ignored_counted_and_noted(tmp_path: Path) -> None:
     assert "ignored 1 empty: marker" in listing.notes
 
 
-def test_clutter_given_by_name_is_listed(tmp_path: Path) -> None:
+def test_clutter_that_is_named_as_an_input_is_listed(tmp_path: Path) -> None:
     make(tmp_path, ".hidden.csv", "b.tmp")
     assert names(list_inputs([str(tmp_path / ".hidden.csv"), str(tmp_path / "b.tmp")])) == [
         ".hidden.csv",

@@ -144,7 +144,7 @@ def test_each_file_is_inflated_once_for_all_epochs_and_views(
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_child_process_reads_what_its_parent_has_inflated(tmp_path: Path, method: str) -> None:
+def test_child_process_reads_data_that_its_parent_inflated(tmp_path: Path, method: str) -> None:
     ds = write_compressed_set(tmp_path / "in", 4)
     ds.files.spool_all(2)
     context = multiprocessing.get_context(method)

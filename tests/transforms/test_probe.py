@@ -21,7 +21,7 @@ from recordmill.transforms.probe import (
 )
 
 
-def test_probe_of_a_worker_reports_what_it_does_not_see(tmp_path: Path) -> None:
+def test_probe_of_a_worker_reports_files_that_it_does_not_see(tmp_path: Path) -> None:
     path, token = tmp_path / "a.csv", tmp_path / "token"
     path.write_text("x\n1\n")
     token.write_text("mine")

@@ -65,7 +65,7 @@ def test_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_same_records_give_the_same_shards_for_any_bundles(tmp_path: Path) -> None:
+def test_order_and_bundles_of_records_do_not_change_the_shards(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", num_shards=3)
     reversed_shards = write(
         list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3
@@ -128,7 +128,7 @@ def test_dicts_of_wrong_types_are_rejected_and_other_rows_are_written(
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
-def test_label_of_text_gives_the_class_numbers_and_shards_of_a_build(
+def test_text_label_has_the_class_numbers_and_shards_of_a_build(
     tmp_path: Path, schema: Schema | None
 ) -> None:
     pets = [{"x": i, "text": ("cat", "dog", "Zebra")[i % 3]} for i in range(60)]

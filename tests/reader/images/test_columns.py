@@ -221,7 +221,7 @@ def test_a_record_with_damaged_images_is_skipped_once(tmp_path: Path) -> None:
         check_lists(batch["frames"], [frames()[n] for n in batch["n"]])
 
 
-def test_the_size_is_that_of_the_first_image_though_the_first_records_have_none(
+def test_size_is_that_of_the_first_image_if_the_first_records_have_no_image(
     tmp_path: Path,
 ) -> None:
     images = [[], [], [frame(2, 0)]]

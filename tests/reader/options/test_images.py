@@ -67,7 +67,7 @@ def test_channels_are_moved_to_the_first_axis_on_request() -> None:
         Images(4, 5, scale=0.5, mean=2, std=4),
     ],
 )
-def test_factor_and_offset_scale_before_they_normalize(images: Images) -> None:
+def test_factor_and_offset_equal_scaling_then_normalizing(images: Images) -> None:
     factor, offset = images.scale_and_offset()
     assert factor.shape == offset.shape == (3,)
     pixels = np.array([[7, 8, 9]], np.float32)
@@ -77,7 +77,7 @@ def test_factor_and_offset_scale_before_they_normalize(images: Images) -> None:
     np.testing.assert_allclose(pixels * factor - offset, (scaled - mean) / std, rtol=1e-6)
 
 
-def test_size_that_is_found_out_later_stays_an_obligation() -> None:
+def test_size_that_is_set_later_is_still_required_of_all_images() -> None:
     images = Images()
     assert images.one_size
     sized = images.with_size(4, 5)

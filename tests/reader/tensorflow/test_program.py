@@ -51,7 +51,7 @@ def test_shuffled_records_are_complete_and_differ_by_seed_and_epoch(
     assert values_of(read_records(files, shuffle_records=8, seed=1)) == orders[0]
 
 
-def test_file_with_fewer_records_than_stated_is_an_error(
+def test_file_with_fewer_records_than_expected_is_an_error(
     files: list[tuple[str, str, int]],
 ) -> None:
     path, compression, _ = files[0]

@@ -143,7 +143,7 @@ def test_iterations_of_256_workers_and_of_threads_are_counted(ds: Dataset) -> No
     assert sorted(results) == sorted(epochs)
 
 
-def test_map_style_arrays_are_writable_and_give_no_warning(out: Path) -> None:
+def test_map_style_arrays_are_writable_and_cause_no_warning(out: Path) -> None:
     ds = open(out, columns=["id", "matrix"])
     assert all(row["matrix"].flags.writeable for row in (ds[0], *ds.__getitems__([1, 2])))
     with warnings.catch_warnings():
@@ -362,7 +362,7 @@ def test_endless_torch_batches_have_no_length(ds: Dataset) -> None:
         len(batch_loader)
 
 
-def test_hosts_given_by_number_share_an_epoch(ds: Dataset) -> None:
+def test_hosts_with_explicit_numbers_share_an_epoch(ds: Dataset) -> None:
     record_ids = []
     for host in range(3):
         batches = ds.to_torch(

@@ -240,7 +240,7 @@ def test_chained_steps_collect_their_bad_records() -> None:
     assert [record.row for record in result.bad_records] == [1, 2]
 
 
-def test_slice_converts_like_the_whole_column() -> None:
+def test_slice_converts_like_the_complete_column() -> None:
     feature = Feature("x", "int64", (None,))
     column = pa.array([[1], None, [1, 2], [3, 4, 5], []] * 3, pa.large_list(pa.int64()))
     for step in (Pad("x", 3, "0"), Reshape("x", (None,))):

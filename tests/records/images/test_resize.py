@@ -30,7 +30,7 @@ def test_resized_pixels_equal_those_of_tensorflow(antialias: bool, size: tuple[i
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5), st.integers(0, 5), st.booleans())
-def test_part_is_resized_like_an_image_of_its_own(
+def test_part_is_resized_like_a_separate_image(
     height: int, width: int, top: int, left: int, antialias: bool
 ) -> None:
     pixels = noise(14, 14, 2)

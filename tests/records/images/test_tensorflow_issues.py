@@ -82,7 +82,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "issue"), CASES)
-def test_jpeg_header_tells_whether_tensorflow_decodes_it(data: bytes, issue: str) -> None:
+def test_tensorflow_issue_of_a_header_predicts_whether_tensorflow_decodes_it(
+    data: bytes, issue: str
+) -> None:
     assert check_structure(np.frombuffer(data, np.uint8)).tensorflow_issue == issue
     tf = pytest.importorskip("tensorflow")
     if issue:

@@ -150,11 +150,11 @@ def test_record_that_is_not_a_plain_example_is_noticed(last_record: bytes) -> No
         ],
     ],
 )
-def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes]) -> None:
+def test_schema_is_not_guessed_without_examples_or_with_conflicts(head: list[bytes]) -> None:
     assert guess_schema(head) is None
 
 
-def test_head_with_names_of_nested_lists_gives_no_guess() -> None:
+def test_schema_is_not_guessed_from_names_of_nested_lists() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
     assert (
         infer(*buffer([serialize_row({"x/ragged_flat_values": (INT64, [1])})])).to_schema()

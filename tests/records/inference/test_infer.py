@@ -287,7 +287,7 @@ def sort_features(inference: Inference) -> Inference:
     st.booleans(),
     st.lists(st.integers(0, 20), min_size=1, max_size=3),
 )
-def test_inference_of_parts_adds_up_to_the_whole(
+def test_sum_of_inferred_parts_equals_the_inference_of_all_records(
     seed: int, change_rate: float, sequence: bool, cuts: list[int]
 ) -> None:
     generator = Scribe(

@@ -91,7 +91,7 @@ def test_invalid_feature_name_is_found() -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9))
-def test_joined_records_lie_back_to_back(records: list[bytes]) -> None:
+def test_joined_records_are_stored_back_to_back(records: list[bytes]) -> None:
     data, starts, lengths = join_records(records)
     parts = [
         data[start : start + length].tobytes()

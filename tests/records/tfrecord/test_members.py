@@ -139,7 +139,7 @@ def test_compressed_shard_is_the_pinned_bytes(codec: str, library: str, digest: 
 
 
 @pytest.mark.parametrize("codec", UNPACK)
-def test_member_that_inflates_beyond_its_stated_size_is_refused_early(codec: str) -> None:
+def test_member_that_inflates_beyond_its_size_in_the_table_is_refused_early(codec: str) -> None:
     members = find_codec(codec).member_algorithm
     bomb = members.pack(bytes(32 << 20), 3)
     tracemalloc.start()

@@ -43,7 +43,7 @@ def test_written_lines_hold_the_rows(tmp_path: Path) -> None:
             assert time.replace(tzinfo=timezone.utc) == row["when"]
 
 
-def test_rows_that_are_python_objects_at_once_do_not_change_the_file(tmp_path: Path) -> None:
+def test_number_of_rows_converted_together_does_not_change_the_file(tmp_path: Path) -> None:
     files = []
     for rows in (1, 7, 1000):
         jsonl.JSON_BATCH_ROWS, original = rows, jsonl.JSON_BATCH_ROWS

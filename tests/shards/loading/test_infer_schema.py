@@ -35,7 +35,7 @@ def test_schema_covers_the_records_of_all_files(tmp_path: Path, threads: int) ->
     assert notes == []
 
 
-def test_compressed_files_give_the_schema_of_plain_ones(tmp_path: Path) -> None:
+def test_compressed_files_have_the_inferred_schema_of_plain_files(tmp_path: Path) -> None:
     plain = plain_file(tmp_path / "a.tfrecord")
     compressed = tmp_path / "b.tfrecord.gz"
     compressed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -75,13 +75,13 @@ def test_guess_knows_the_first_records_of_each_file_only(
     assert infer_schema([file])[0].names == ("id", "late")
 
 
-def test_damaged_start_of_a_file_gives_no_guess(tmp_path: Path) -> None:
+def test_schema_is_not_guessed_from_a_damaged_start_of_a_file(tmp_path: Path) -> None:
     path = plain_file(tmp_path / "a.tfrecord")
     flip(path, 0)
     assert guess_schema(catalog_files([str(path)]).files, threads=1) is None
 
 
-def test_empty_files_give_no_guess_of_a_feature(tmp_path: Path) -> None:
+def test_no_feature_is_guessed_from_empty_files(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     guess = guess_schema(catalog_files([str(tmp_path / "a.tfrecord")]).files, threads=1)
     assert guess is None

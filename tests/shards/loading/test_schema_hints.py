@@ -46,7 +46,7 @@ def write_foreign(tmp_path: Path, rows: int = 40) -> Path:
         "../schema.pbtxt",
     ],
 )
-def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: str) -> None:
+def test_schema_file_in_the_folder_describes_the_features(tmp_path: Path, place: str) -> None:
     folder = write_foreign(tmp_path)
     assert open(folder).schema != MIXED
     write_file(folder / place, tfmd.to_pbtxt(MIXED))
@@ -116,7 +116,7 @@ def test_hint_that_the_records_contradict_is_not_used(tmp_path: Path) -> None:
     assert ds.to_table()["n"].to_pylist() == [300] * 3
 
 
-def test_hint_gives_raw_bytes_and_boxes_their_shape(tmp_path: Path) -> None:
+def test_shape_of_raw_bytes_and_boxes_comes_from_the_hint(tmp_path: Path) -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     write(
         tmp_path / "a.tfrecord",

@@ -57,7 +57,7 @@ def write(form: str, folder: Path, table: pa.Table = TABLE) -> Path:
 
 
 @pytest.mark.parametrize("form", ["uncompressed", "lz4", "zstd", "stream"])
-def test_arrow_files_give_the_shards_of_parquet(form: str, tmp_path: Path) -> None:
+def test_build_of_arrow_files_writes_the_shards_of_parquet(form: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"name": "x", "seed": 3, "num_shards": 2, "label": "class"}
     recordmill.build(write("parquet", tmp_path / "a"), tmp_path / "expected", **options)
     result = recordmill.build(write(form, tmp_path / "b"), tmp_path / "out", **options)
@@ -150,7 +150,7 @@ def test_damaged_streams_and_files_are_refused_or_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["uncompressed", "lz4", "stream"])
-def test_mutated_arrow_files_give_records_or_one_error(form: str, tmp_path: Path) -> None:
+def test_mutated_arrow_file_is_read_or_raises_one_error(form: str, tmp_path: Path) -> None:
     content = write(form, tmp_path / "in", TABLE.slice(0, 50)).read_bytes()
     random_state = random.Random(form)
     path = tmp_path / "in.arrow"

@@ -66,7 +66,7 @@ def random_arrays(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
     st.sampled_from([np.savez, np.savez_compressed]),
     st.sampled_from([1, 50, 1 << 20]),
 )
-def test_npz_file_gives_the_rows_of_the_arrays_in_memory(
+def test_npz_file_has_the_rows_of_the_arrays_in_memory(
     tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], save_arrays: Any, size: int
 ) -> None:
     folder = tmp_path_factory.mktemp("numpy")

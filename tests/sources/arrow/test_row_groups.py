@@ -32,7 +32,7 @@ def read_ids(source: ParquetSource) -> list[int]:
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 2500, 1 << 30])
-def test_units_have_whole_row_groups_of_about_the_size(tmp_path: Path, unit_bytes: int) -> None:
+def test_units_have_complete_row_groups_of_about_the_size(tmp_path: Path, unit_bytes: int) -> None:
     paths = [
         write(tmp_path / "a.parquet", range(95)),
         write(tmp_path / "b.parquet", range(95, 130)),

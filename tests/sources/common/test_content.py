@@ -233,7 +233,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_logs_and_papers_beside_data_are_ignored_and_noted(tmp_path: Path, kind: str) -> None:
+def test_logs_and_documents_next_to_data_are_ignored_and_noted(tmp_path: Path, kind: str) -> None:
     name, data, second_name = PLAIN[kind]
     for file_name in (name, second_name):
         (tmp_path / file_name).write_bytes(data)
@@ -251,7 +251,7 @@ def test_logs_and_papers_beside_data_are_ignored_and_noted(tmp_path: Path, kind:
         assert f"ignored beside the {kind}: 2 .log, 1 .md" in result.notes
 
 
-def test_logs_alone_or_given_by_name_are_read(tmp_path: Path) -> None:
+def test_logs_that_are_alone_or_named_as_inputs_are_read(tmp_path: Path) -> None:
     (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
     (tmp_path / "a.txt").write_bytes(b"one\n")
     for pattern in ("eval.log", "*.log"):
@@ -265,7 +265,7 @@ def test_logs_alone_or_given_by_name_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_file_given_by_name_is_kept(tmp_path: Path) -> None:
+def test_file_that_is_named_as_an_input_is_kept(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.csv": b"a,b\n1,2\n", "t.md": b"| a |"})
     listing = list_inputs([str(tmp_path / "a.csv"), str(tmp_path / "t.md")])
     assert [file.name for file in filter_kind(listing, "csv").files] == ["a.csv", "t.md"]
@@ -513,7 +513,7 @@ def test_tensorboard_logs_are_not_data(tmp_path: Path) -> None:
         "md5sums.txt",
     ],
 )
-def test_licence_or_citation_beside_data_is_documentation(tmp_path: Path, name: str) -> None:
+def test_licence_or_citation_next_to_data_is_documentation(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("Permission is hereby granted, free of charge, to all\n" * 9)
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     assert list(recordmill.stats(tmp_path)["train"]) == ["x", "y"]

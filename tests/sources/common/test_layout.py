@@ -185,7 +185,7 @@ def test_names_of_several_inputs_are_classes_or_splits() -> None:
 
 
 @pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
-def test_split_folders_beside_other_files_are_refused(names: str) -> None:
+def test_split_folders_next_to_other_files_are_refused(names: str) -> None:
     """Any choice could mix test data into the training data without notice."""
     with pytest.raises(
         UsageError,

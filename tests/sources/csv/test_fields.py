@@ -167,7 +167,7 @@ def test_oracle_equals_the_csv_module(content: bytes, options: CsvOptions) -> No
 @given(
     contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000])
 )
-def test_blocks_of_any_size_give_the_same_rows(
+def test_size_of_blocks_does_not_change_the_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
     tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, allows_ragged_rows=True)

@@ -289,7 +289,7 @@ def test_header_with_text_after_its_quote_is_read_or_refused(tmp_path: Path) -> 
         'a,b\n"1","2"\n"3","4"\n',
     ],
 )
-def test_consistent_quotes_give_no_note(tmp_path: Path, content: str) -> None:
+def test_consistent_quotes_cause_no_note(tmp_path: Path, content: str) -> None:
     source = plan(tmp_path / "in.csv", content)
     assert not [note for note in source.notes if "quote" in note]
     assert not rejects(source)

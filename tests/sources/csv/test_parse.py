@@ -123,7 +123,7 @@ def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) ->
         assert message.endswith("use --dtype a=string")
 
 
-def test_whole_number_with_many_zero_decimals_is_an_integer(tmp_path: Path) -> None:
+def test_number_with_only_zero_decimals_is_an_integer(tmp_path: Path) -> None:
     texts = ["12." + "0" * 20, "-9223372036854775808." + "0" * 9, "1" + "0" * 18 + ".0e0"]
     path = write_file(
         tmp_path / "in.csv",

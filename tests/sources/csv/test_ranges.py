@@ -50,7 +50,7 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRowRange
 @example(b'"a\nb",c\n' * 3, CsvOptions(), None)
 @example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_line_bytes=12), None)
 @example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
-def test_ranges_divided_anywhere_give_the_same_rows(
+def test_boundaries_of_ranges_do_not_change_the_rows(
     content: bytes, options: CsvOptions, data: st.DataObject | None
 ) -> None:
     sizes = (
@@ -65,7 +65,7 @@ def test_ranges_divided_anywhere_give_the_same_rows(
             check_parts(content, options, scan_ranges(path, options, range_bytes))
 
 
-def test_ranges_scanned_in_parallel_give_the_same_rows(tmp_path: Path) -> None:
+def test_parallel_scan_of_ranges_does_not_change_the_rows(tmp_path: Path) -> None:
     content = b'"a\n""b",c,d\nx,"y\r\n,",z\n' * 2000 + b'"open,1,2\n' + b"a,b,c\n" * 500
     path = tmp_path / "in.csv"
     path.write_bytes(content)

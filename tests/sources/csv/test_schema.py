@@ -33,7 +33,7 @@ def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None
         plan([first, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
 
 
-def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
+def test_declared_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
     path = write_file(tmp_path / "in.csv", "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
     source = plan(
         path,

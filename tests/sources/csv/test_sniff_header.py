@@ -65,7 +65,7 @@ def test_several_files_must_have_the_same_header(tmp_path: Path) -> None:
         plan(paths["1"], paths["3"])
 
 
-def test_equal_first_rows_are_not_taken_as_a_header(tmp_path: Path) -> None:
+def test_equal_first_rows_are_not_treated_as_a_header(tmp_path: Path) -> None:
     """Files without a header may begin with the same row, which both would lose."""
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     for path, second in zip(paths, ("good,bye", "fare,well"), strict=True):
@@ -78,7 +78,7 @@ def test_equal_first_rows_are_not_taken_as_a_header(tmp_path: Path) -> None:
     assert sum(unit.rows or 0 for unit in plan(*paths, header=False).units) == 4
 
 
-def test_first_row_with_a_name_given_by_the_user_is_a_header(tmp_path: Path) -> None:
+def test_first_row_with_a_name_from_an_option_is_a_header(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"hello,1990\ngood,1\nbad,2\n")
     source = plan_csv(input_files(path), CsvOptions(), PlanOptions(label="hello"))

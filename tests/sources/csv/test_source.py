@@ -213,7 +213,7 @@ MIXED = b"id,text,x,when,label\n" + b"".join(
 
 @pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_ranges_of_any_size_give_the_same_records(
+def test_size_of_ranges_does_not_change_the_records(
     tmp_path: Path, range_bytes: int, threads: int
 ) -> None:
     options, common = (

@@ -78,12 +78,12 @@ def test_other_value_is_not_a_number(value: Any) -> None:
 
 
 @pytest.mark.parametrize(("value", "number"), [(7, 7), ("7", 7), (7.0, 7), (True, 1), (0, 0)])
-def test_whole_number_of_any_form_is_an_int(value: Any, number: int) -> None:
+def test_integer_in_any_notation_is_an_int(value: Any, number: int) -> None:
     assert to_whole(value, "id") == number
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "x", 2**63, "8", 1e300])
-def test_number_that_is_not_whole_or_too_large_is_refused(value: Any) -> None:
+def test_number_that_is_not_an_integer_or_too_large_is_refused(value: Any) -> None:
     with pytest.raises(BadRow, match=r"^id is "):
         to_whole(value, "id", maximum=7)
 
@@ -117,7 +117,7 @@ def test_other_value_is_not_a_class(value: Any, message: str) -> None:
             to_text(value, "x")
 
 
-def test_stated_size_that_no_image_has_is_ignored() -> None:
+def test_impossible_image_size_is_ignored() -> None:
     assert to_size("640", 480) == (640, 480)
     assert to_size(0, 480) is None
     assert to_size("", 480) is None

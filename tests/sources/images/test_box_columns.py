@@ -36,7 +36,7 @@ TURNS: dict[int, Callable[[Image.Image], Image.Image]] = {
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.__name__)
-def test_exports_of_all_tools_give_equal_records(export: Any, tmp_path: Path) -> None:
+def test_exports_of_all_tools_are_read_as_equal_records(export: Any, tmp_path: Path) -> None:
     scenes: Scenes = {
         "a": ((100, 50), PIXELS),
         "b": ((100, 50), PIXELS[:1]),
@@ -148,7 +148,7 @@ def test_options_of_images_choose_images_among_more_files_of_other_kinds(
     assert recordmill.open(tmp_path / "out").columns[0] in ("image", "image/encoded")
 
 
-def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
+def test_error_about_a_table_among_images_names_the_options_that_read_it(
     tmp_path: Path,
 ) -> None:
     save_image(tmp_path / "set" / "a.png")
@@ -159,11 +159,11 @@ def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
         recordmill.build(tmp_path / "set", tmp_path / "out")
 
 
-def test_pickled_source_reads_the_same_boxes(images: Path, tmp_path: Path) -> None:
+def test_boxes_of_each_image_are_read(images: Path, tmp_path: Path) -> None:
     boxes = write_file(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\nc.png,0.5,1,2,3,y\n")
     rows, rejects = read_all(plan(images, boxes))
     assert not rejects
-    assert [len(row[2]["image/object/bbox/xmin"]) for row in rows] == [1, 0, 1]
+    assert [len(record["image/object/bbox/xmin"]) for _, _, record in rows] == [1, 0, 1]
 
 
 SEEDS = {
@@ -232,7 +232,7 @@ def _field(name: str, values: Any) -> Any:
     return pa.field(name, values.type)
 
 
-def test_damaged_annotation_files_give_a_result_or_one_sentence(
+def test_damaged_annotation_file_is_read_or_raises_one_sentence(
     images: Path, tmp_path: Path
 ) -> None:
     check_mutants(images, tmp_path / "boxes", 3000, seed=1)
@@ -240,7 +240,7 @@ def test_damaged_annotation_files_give_a_result_or_one_sentence(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(10))
-def test_many_damaged_annotation_files_give_a_result_or_one_sentence(
+def test_each_of_many_damaged_annotation_files_is_read_or_raises_one_sentence(
     seed: int, images: Path, tmp_path: Path
 ) -> None:
     check_mutants(images, tmp_path / "boxes", 10_000, seed=100 + seed)

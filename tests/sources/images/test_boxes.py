@@ -383,7 +383,7 @@ def test_renamed_boxes_follow_the_crop(scenes: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
-def test_annotations_beside_images_are_noted_with_their_option(
+def test_annotations_next_to_images_are_noted_with_their_option(
     write: Any, path: str, images: Path, tmp_path: Path
 ) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))

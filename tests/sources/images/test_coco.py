@@ -110,7 +110,7 @@ def hostile_coco(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
+def test_records_of_hostile_coco_numbers_are_finite(tmp_path: Path) -> None:
     save_image(tmp_path / "images" / "a.png")
     save_image(tmp_path / "images" / "b.jpg", (50, 100), 6)
     rng, num_built = random.Random(7), 0

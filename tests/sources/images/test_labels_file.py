@@ -89,7 +89,7 @@ def table(source: ImageSource) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_one_row_per_file_gives_scalars_with_inferred_dtypes(tmp_path: Path) -> None:
+def test_one_row_per_file_is_read_as_scalars_with_inferred_dtypes(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
     text = (
         "file_name,label,age,weight,adult,code,note\n"
@@ -308,7 +308,7 @@ def test_numeric_labels_stay_numbers(tmp_path: Path) -> None:
     assert (score.schema["label"].dtype, table(score)["b.png"]) == ("float32", {"label": 7.5})
 
 
-def test_folders_give_the_label_if_the_labels_file_does_not(tmp_path: Path) -> None:
+def test_label_comes_from_folders_if_the_labels_file_has_none(tmp_path: Path) -> None:
     images(tmp_path, "cat/a.png", "dog/b.png")
     age_source = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
     assert table(age_source) == {
@@ -329,7 +329,7 @@ def test_folders_give_the_label_if_the_labels_file_does_not(tmp_path: Path) -> N
     assert [row["class_name"] for row in table(label_source).values()] == ["lion", "wolf"]
 
 
-def test_path_column_is_found_or_given(tmp_path: Path) -> None:
+def test_path_column_is_detected_or_set_by_option(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     text = "name,Image,picture\nAnna,a.png,a.png\n"
     assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {
@@ -608,7 +608,7 @@ def test_different_rows_of_one_image_are_noted(tmp_path: Path) -> None:
         ("metadata.jsonl", '{"file_name":"0.png","annotations":"none"}\n', "labels"),
     ],
 )
-def test_note_on_a_table_beside_images_proposes_a_working_option(
+def test_note_on_a_table_next_to_images_proposes_a_working_option(
     tmp_path: Path, name: str, text: str, option: str
 ) -> None:
     build_with_table(tmp_path, "labels.csv", b"filename,label\n0.png,a\n1.png,b\n2.png,a\n")

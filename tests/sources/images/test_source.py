@@ -69,7 +69,7 @@ def test_content_determines_the_image_format(tmp_path: Path) -> None:
     assert "ignored beside the images: 1 .dat" in source.notes
 
 
-def test_image_given_by_name_may_have_any_extension(tmp_path: Path) -> None:
+def test_image_that_is_named_as_an_input_may_have_any_extension(tmp_path: Path) -> None:
     write_files(tmp_path, {"picture.txt": PNG, "a.png": PNG})
     assert len(drain(plan(tmp_path / "picture.txt"))[0]) == 1
     assert len(drain(plan(tmp_path))[0]) == 1
@@ -137,7 +137,7 @@ def test_label_of_images_needs_a_labels_file(tmp_path: Path) -> None:
     ("image_folder", "mask_folder"),
     [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")],
 )
-def test_folders_of_images_and_masks_are_not_taken_as_classes(
+def test_folders_of_images_and_masks_are_not_treated_as_classes(
     tmp_path: Path, image_folder: str, mask_folder: str
 ) -> None:
     root = write_files(
@@ -154,7 +154,7 @@ def test_folders_of_images_and_masks_are_not_taken_as_classes(
     assert pair.schema.label is None
 
 
-def test_unneeded_table_beside_images_may_be_unreadable(
+def test_unneeded_table_next_to_images_may_be_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_files(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})

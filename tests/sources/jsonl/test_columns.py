@@ -72,7 +72,7 @@ def test_declared_dtypes_cast_json_values(tmp_path: Path) -> None:
         plan(path, dtypes={"v": "int64[]"})
 
 
-def test_given_schema_selects_and_casts_json_values(tmp_path: Path) -> None:
+def test_declared_schema_selects_and_casts_json_values(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": 1, "b": "x", "c": 2}, {"a": 300, "b": 5, "c": 2})
     schema = Schema(
         (Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")),

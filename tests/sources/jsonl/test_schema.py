@@ -196,7 +196,7 @@ def test_too_many_different_json_keys_are_refused(tmp_path: Path) -> None:
         plan(path)
 
 
-def test_whole_number_beyond_int64_is_a_float_if_float64_holds_it(tmp_path: Path) -> None:
+def test_integer_beyond_int64_is_a_float_if_float64_represents_it(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", '{"i": 100000000000000000000}', '{"i": 100000000000000000001}'
     )

@@ -29,7 +29,7 @@ def pick(value: Any, names: list[str]) -> Any:
     return pick(value.get(names[0]), names[1:])
 
 
-def test_json_key_is_the_same_however_it_is_escaped(tmp_path: Path) -> None:
+def test_escapes_do_not_change_a_json_key(tmp_path: Path) -> None:
     """The scanner compares the bytes of the expected next key.
 
     This must not match if an escape changes the meaning of the bytes.

@@ -36,7 +36,7 @@ def test_worker_that_dies_is_a_reject_of_its_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_build_goes_on_without_parsing_files_again(folder: Path, number: int) -> None:
+def test_stopped_build_continues_without_parsing_files_again(folder: Path, number: int) -> None:
     recordmill.build("in", "undisturbed", parser="my.py:parse_slowly", name="n")
     (folder / "log").unlink()
     process = start_build(folder, "out", "my.py:parse_slowly", PARSER_SLEEP="0.5")

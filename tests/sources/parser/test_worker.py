@@ -40,6 +40,6 @@ def test_error_of_the_parser_is_a_reject_of_the_file(folder: Path) -> None:
         recordmill.build("in", "out2", parser="my.py:parse_or_fail")
 
 
-def test_parser_that_returns_nothing_says_what_to_return(folder: Path) -> None:
+def test_error_of_a_parser_that_returns_none_names_the_expected_type(folder: Path) -> None:
     with pytest.raises(DataError, match="returns NoneType, not dicts of feature names"):
         recordmill.build("in", "out", parser="my.py:nothing", max_rejects=9)

@@ -136,7 +136,7 @@ def test_damaged_compressed_tfrecord_file_ends_with_a_reject(tmp_path: Path) -> 
     assert "truncated" in rejects[0].message
 
 
-def test_schema_files_beside_tfrecords_are_used(tmp_path: Path) -> None:
+def test_schema_files_next_to_tfrecords_are_used(tmp_path: Path) -> None:
     first, second = (
         write(tmp_path / "a" / "x.tfrecord", PAYLOADS[:2]),
         write(tmp_path / "b" / "deep" / "x.tfrecord", PAYLOADS[:2]),
@@ -235,7 +235,7 @@ LAST_RECORDS = {
 
 @pytest.mark.parametrize("case", ["nothing", "payload", "header", "cut", *LAST_RECORDS])
 @pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}, {"threads": 3}])
-def test_pieces_of_any_size_give_the_same_records(
+def test_size_of_pieces_does_not_change_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, options: dict[str, Any]
 ) -> None:
     last_records = [LAST_RECORDS[case]] if case in LAST_RECORDS else []

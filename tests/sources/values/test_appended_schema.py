@@ -44,7 +44,7 @@ def test_wider_type_is_refused_until_it_is_allowed() -> None:
     assert extend(stored, wider, WIDEN) == wider
 
 
-def test_whole_numbers_of_text_keep_the_stored_type() -> None:
+def test_integers_in_text_keep_the_stored_type() -> None:
     stored, inferred = Feature("x", "int8", (), True), Feature("x", "int64", (), True)
     assert extend(stored, inferred, kind="csv") == stored
     with pytest.raises(UsageError, match="--widen "):

@@ -112,7 +112,7 @@ def test_options_are_restricted_to_the_kept_columns() -> None:
     assert options.droppable_features == frozenset("a")
 
 
-def test_text_columns_are_read_as_texts_whatever_they_look_like(tmp_path: Path) -> None:
+def test_text_columns_with_numbers_are_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,path\n1,007\n2,8\n")
     files = input_files(tmp_path / "a.csv")
 

@@ -177,7 +177,7 @@ def test_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", ORDERS)
-def test_given_schema_maps_classes_by_name(
+def test_declared_schema_maps_classes_by_name(
     tmp_path: Path, kind: str, classes: tuple[str, ...]
 ) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=make_schema(classes)))
@@ -186,7 +186,7 @@ def test_given_schema_maps_classes_by_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
+def test_class_that_the_declared_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=make_schema(("dog", "cat"))))
     assert read_names(source) == (["cat", "cat", "cat", "dog"], 1)
     (reject,) = (*read_all(source)[1], *source.plan_rejects)
@@ -195,7 +195,7 @@ def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
+def test_string_label_of_a_declared_schema_stays_text(tmp_path: Path, kind: str) -> None:
     schema = make_schema(None, "string")
     for label in (None, "label")[: 1 + (kind not in ("images", "text"))]:
         (tmp_path / str(label)).mkdir()

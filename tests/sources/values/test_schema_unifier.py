@@ -35,7 +35,7 @@ from recordmill.sources.values.schema_unifier import (
         ("timestamp[ms, UTC][?]", ("timestamp[ms, UTC]", (None,))),
     ],
 )
-def test_dtypes_are_parsed_as_users_type_them(text: str, expected: tuple[str, Any]) -> None:
+def test_dtype_text_is_parsed_into_dtype_and_shape(text: str, expected: tuple[str, Any]) -> None:
     assert parse_dtype(text) == expected
 
 

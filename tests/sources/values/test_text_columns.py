@@ -300,7 +300,7 @@ def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
     return out.tolist()
 
 
-def test_dates_of_the_whole_calendar_are_parsed() -> None:
+def test_dates_of_all_years_are_parsed() -> None:
     days = range(1, datetime.max.toordinal(), 97)
     texts = [datetime.fromordinal(day).date().isoformat() for day in days]
     assert timestamps(10**9, False, *texts) == [(day - 719_163) * 86_400 for day in days]

@@ -330,7 +330,7 @@ def test_values_that_parse_would_read_are_noted_with_the_option(tmp_path: Path) 
     ]
 
 
-def test_parsed_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
+def test_runner_and_threads_do_not_change_the_bytes_of_a_parsed_build(tmp_path: Path) -> None:
     for part in range(3):
         folder = tmp_path / "in" / f"year={part}"
         folder.mkdir(parents=True)

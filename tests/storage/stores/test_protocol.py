@@ -79,7 +79,7 @@ def test_range_of_a_file_is_a_slice_of_its_bytes(path: str, start: int, stop: in
     assert LocalStorage().read_range(path, start, stop).tobytes() == CONTENT[start:stop]
 
 
-def test_range_is_read_into_a_given_array(path: str) -> None:
+def test_range_is_read_into_an_array_of_the_caller(path: str) -> None:
     target = np.zeros(8, np.uint8)
     assert LocalStorage().read_range(path, 100, 101, target).tobytes() == CONTENT[100:108]
     assert target.tobytes() == CONTENT[100:108]

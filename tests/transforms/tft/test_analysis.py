@@ -144,7 +144,7 @@ def test_bits_of_a_row_do_not_depend_on_its_batch(out: Path, inputs: Path, raw: 
     ],
     ids=["1 thread", "4 threads", "repeated bundles"],
 )
-def test_given_transform_gives_the_same_bytes_however_the_build_runs(
+def test_threads_memory_and_bundles_do_not_change_the_bytes_of_a_transformed_build(
     out: Path, inputs: Path, tmp_path: Path, options: Any
 ) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)

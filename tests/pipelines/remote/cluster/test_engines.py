@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
 
 
-def test_build_of_a_table_on_an_engine_gives_the_same_shards(
+def test_build_of_a_table_on_an_engine_writes_the_same_shards(
     engine: Engine, table: Path, built: Path, tmp_path: Path
 ) -> None:
     """With the preflight, which must find all hosts."""
@@ -26,7 +26,7 @@ def test_build_of_a_table_on_an_engine_gives_the_same_shards(
     assert recordmill.verify(tmp_path / "out") == []
 
 
-def test_build_of_images_on_an_engine_gives_the_same_shards(
+def test_build_of_images_on_an_engine_writes_the_same_shards(
     engine: Engine, images: Path, tmp_path: Path
 ) -> None:
     recordmill.build(images, tmp_path / "local", num_shards=3)
@@ -43,7 +43,7 @@ def test_build_of_images_on_an_engine_gives_the_same_shards(
     assert shards(tmp_path / "out") == shards(tmp_path / "local")
 
 
-def test_append_on_an_engine_gives_the_part_of_one_process(
+def test_append_on_an_engine_writes_the_same_part_as_one_process(
     engine: Engine, table: Path, tmp_path: Path
 ) -> None:
     header, *lines = table.read_text().splitlines(keepends=True)
@@ -72,7 +72,7 @@ def test_transform_is_fitted_and_built_on_an_engine(
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_read_of_a_relative_path_on_an_engine_gives_the_same_files(
+def test_read_of_a_relative_path_on_an_engine_writes_the_same_files(
     engine: Engine, built: Path, tmp_path: Path, to: str
 ) -> None:
     run("read", built, "--out", tmp_path / "local", "--to", to)

@@ -67,7 +67,7 @@ def test_job_without_a_slot_is_reported(
     assert shards(out) == shards(built)
 
 
-def test_doctor_asks_workers_of_pools_and_reports_what_they_do_not_see(
+def test_doctor_reports_folders_that_workers_of_pools_do_not_see(
     flink: FlinkHosts, table: Path
 ) -> None:
     pools = ("--environment_type=EXTERNAL", f"--environment_config=localhost:{POOL}")
