@@ -69,7 +69,7 @@ def test_table_of_rooms_has_no_cycle() -> None:
 
 @pytest.mark.parametrize("room", ["transforms", "pipelines"])
 def test_room_that_builds_does_not_import_the_reader(room: str) -> None:
-    """A build does not depend on the way in which its output is read."""
+    """No build depends on how its output is read."""
     assert not any(is_any(name, {"reader"}) for name in ROOMS[room].split())
 
 

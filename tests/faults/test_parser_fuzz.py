@@ -103,9 +103,9 @@ ACCOUNT = OutputCounts(
 
 
 def parquet_file(*fields: pa.Field) -> bytes:
-    """Returns a Parquet file of two rows with columns of any of these fields.
+    """Returns a Parquet file with two rows and these fields.
 
-    It contains Arrow's schema with our metadata.
+    The file stores the Arrow schema, including the metadata of the fields.
     """
     values = {pa.int64(): [0, 1], pa.string(): ["a", "b"], pa.list_(pa.float32()): [[1.5], []]}
     arrays = [pa.array(values.get(field.type, [None, None]), field.type) for field in fields]

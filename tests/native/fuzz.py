@@ -68,7 +68,8 @@ RECORD = bytes.fromhex("0a0d0a0b0a016112061a040a02ac02")  # an Example of the fe
 HUNG_SEC = 120
 ROUNDS_PER_WATCH = 100  # a new watch for hanging calls costs as much as many calls
 RNG = np.random.default_rng()
-# Limits for the examples of real calls of each entry. Small examples are copied quickly.
+# Examples of real calls that are kept for each native function. Calls with larger arguments are
+# skipped, because copying them is slow.
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 60, 1 << 16
 
 # The arguments of a call. A struct is a dict of its fields.

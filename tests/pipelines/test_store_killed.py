@@ -309,12 +309,12 @@ def test_read_killed_at_any_request_leaves_the_old_or_new_result(
         result_number = max(store_run.list_results(out))
         results.add(result_number)
         killed.repeat(out)
-        if result_number == 1 and first_files:  # files that were put are neither read nor put again
+        if result_number == 1 and first_files:
             assert "resuming an earlier read" in children.stderr_path.read_text()
             second_files = put_files(proxy.requests)
-            assert (
-                len(first_files & second_files) <= 32
-            )  # requests without an answer before the kill
+            # A resumed read skips files that were already put. Up to 32 puts had no answer before
+            # the kill, so they may be repeated.
+            assert len(first_files & second_files) <= 32
             assert len(first_files | second_files) == len(expected)
         assert result(store, out) == expected
         summary = json.loads(store.objects(out)["_read.json"])

@@ -224,9 +224,8 @@ def test_schema_of_tf_transform_loads() -> None:
     assert set(tfmd.from_pbtxt(text_format.MessageToString(proto))) == {
         Feature("x", "float32", (2, 2), True),
         Feature("y", "bytes", (None,)),
-        Feature(
-            "zv", "int64", (None,)
-        ),  # the names follow another rule, so each entry is a feature
+        # The names of the ragged feature follow another rule, so each entry is a feature.
+        Feature("zv", "int64", (None,)),
         Feature("zl", "int64", (None,)),
     }
 

@@ -49,10 +49,7 @@ class KilledError(BaseException):
 
 @dataclass
 class RunStopper:
-    """Stops a build or a read at the call of a function.
-
-    Later, it kills the run at this point.
-    """
+    """Pauses a build or a read when it calls a function, and kills it there later."""
 
     monkeypatch: pytest.MonkeyPatch
     has_stopped: threading.Event = field(default_factory=threading.Event)
@@ -62,13 +59,13 @@ class RunStopper:
     def stop_at(
         self, owner: object, name: str, work: Callable[[], object]
     ) -> Iterator[Callable[[], None]]:
-        """Runs `work` in a thread inside the `with` block, until it calls a function.
+        """Starts `work` in a thread and pauses it when it calls `owner.name`.
 
-        Args:
-            owner: The object that has the function.
+        The `with` block runs during the pause. At the end of the block, the run is killed if the
+        block has not killed it.
 
         Yields:
-            A function that kills the run. Its output stays.
+            A function that kills the run. The files that the run has written stay.
         """
 
         original = getattr(owner, name)

@@ -140,12 +140,11 @@ def test_text_of_a_declared_dtype_has_the_same_value_in_every_kind(
     for text, dtype, value in GRAMMAR:
         by_dtype.setdefault(dtype, []).append((text, value))
     for dtype, cases in by_dtype.items():
+        # at least one row must fit
         last_text = (
             "true" if dtype == "bool" else "2020-01-01" if dtype.startswith("timestamp") else "1"
         )
-        last_text = (
-            "2020-01-01T00:00Z" if "UTC" in dtype else last_text
-        )  # at least one row must fit
+        last_text = "2020-01-01T00:00Z" if "UTC" in dtype else last_text
         result = read(plan_texts(kind, [*(text for text, _ in cases), last_text], dtype, tmp_path))
         assert result[0] == dtype
         for (text, value), result_value in zip(cases, result[1], strict=False):

@@ -90,9 +90,9 @@ def test_uint64_above_int64_and_uint8_are_counted() -> None:
 
 
 def rank_error(values: Any, share: float, quantile: float) -> float:
-    """Returns the distance of a quantile's rank from its share.
+    """Returns how far `quantile` is from the exact quantile, as a share of the values.
 
-    The rank is a share of all values.
+    0 means that `share` is one of its possible ranks.
     """
     share_below, share_up_to = np.mean(values < quantile), np.mean(values <= quantile)
     return float(max(share_below - share, share - share_up_to, 0))

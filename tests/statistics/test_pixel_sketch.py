@@ -119,9 +119,8 @@ def test_colours_cover_a_sample_that_depends_on_the_images_alone(
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3"}
     first = recordmill.build(folder, tmp_path / "0", threads=1, **options)
     expected_bytes = (tmp_path / "0" / "statistics.pb").read_bytes()
-    recordmill.build(
-        folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options
-    )  # sorts the records
+    # This build sorts the records.
+    recordmill.build(folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options)
     monkeypatch.setattr("recordmill.statistics.pixel_sketch.MAX_PENDING_BYTES", 0)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_FILES", 5)
     recordmill.build(folder, tmp_path / "2", **options)

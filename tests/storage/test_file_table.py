@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.storage.file_table import FileTable, InputFile, count_column_values, encode_column
-from recordmill.storage.files import (
-    Stat,
-)
+from recordmill.storage.files import Stat
 
 
-# Comparison of tables with lists
 def make_files(count: int) -> list[InputFile]:
     """Returns files with special names.
 

@@ -131,7 +131,8 @@ def test_normalized_pixels_equal_those_of_tensorflow(ds: Dataset, antialias: boo
             if image is not None and channels == 3:
                 pixels = tf.image.resize(decode_by_tensorflow(image), [24, 32], antialias=antialias)
                 expected = (pixels.numpy() / np.float32(255) - np.float32(mean)) / np.float32(std)
-                assert np.abs(arrays[row] - expected).max() <= 1e-5  # values are up to 7
+                # The error is absolute. The values are up to 7.
+                assert np.abs(arrays[row] - expected).max() <= 1e-5
         assert np.allclose(
             arrays[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels)
         )

@@ -51,9 +51,8 @@ def test_header_of_an_image_is_read(name: str) -> None:
         header.has_more_frames,
     ) == expected
     assert (header.width, header.height) == image_samples.SIZE
-    check_decode(
-        np.frombuffer(data, np.uint8), header, nullcontext
-    )  # Pillow accepts the image, too
+    # Pillow accepts the image, too.
+    check_decode(np.frombuffer(data, np.uint8), header, nullcontext)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -70,10 +70,8 @@ SAME: list[Row] = [
     {"one": (INT64, [1 << 62]), "text": (BYTES, [b""]), "image": (BYTES, [b"plain text"])},
     {"list": (INT64, [-1] * 40), "text": (BYTES, ["日本 語\n".encode() * 9])},
     {"empty": None, "some": None},
-    {
-        "text": (BYTES, [b"GIF89a is a format"]),
-        "texts": (BYTES, [b"a", b"RIFFaaaaWEBP"]),
-    },  # these begin like images, but are text
+    # These values begin like images, but are text.
+    {"text": (BYTES, [b"GIF89a is a format"]), "texts": (BYTES, [b"a", b"RIFFaaaaWEBP"])},
 ]
 OTHERWISE: dict[str, Row] = {
     "a new name": {"new": (INT64, [1])},

@@ -349,9 +349,8 @@ def test_similar_names_are_spread_over_the_hash_table() -> None:
     table = np.empty(native.make_names(None, *args), np.int64)
     native.make_names(table, *args)
     head, slots = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
-    assert (
-        np.frombuffer(table, head, 1)["used_slots"] == 2001
-    )  # slot 0 is the beginning of a record
+    # Slot 0 is the beginning of a record.
+    assert np.frombuffer(table, head, 1)["used_slots"] == 2001
     previous = np.frombuffer(table, slots, 2001, head.itemsize)["before"]
     chain_lengths = np.zeros(2001, np.int64)  # per name, the number of names with its hash up to it
     for slot in range(1, 2001):

@@ -83,9 +83,8 @@ def test_members_hold_complete_records_and_unpack_alone(
 
 
 def test_member_is_filled_before_the_next_begins() -> None:
-    frames = frame_payloads(
-        np.zeros(8400, np.uint8), np.arange(0, 8401, 84)
-    )  # 100 frames of 100 bytes
+    # 100 frames of 100 bytes
+    frames = frame_payloads(np.zeros(8400, np.uint8), np.arange(0, 8401, 84))
     cutter = MemberSplitter(1000)
     assert [len(member) for member in (*cutter.add(frames), *cutter.finish())] == [1000] * 10
     assert list(cutter.finish()) == []

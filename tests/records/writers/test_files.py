@@ -101,11 +101,8 @@ def test_unsafe_file_name_is_none(name: str) -> None:
         ("val/cat/1.jpg", "validation", "cat/1.jpg"),
         ("images/Test/cat/1.jpg", "test", "images/cat/1.jpg"),
         ("train2017/1.jpg", "train", "1.jpg"),
-        (
-            "my-test.set/train/1.jpg",
-            "train",
-            "my-test.set/1.jpg",
-        ),  # complete names have priority over words in names
+        # complete names have priority over words in names
+        ("my-test.set/train/1.jpg", "train", "my-test.set/1.jpg"),
         # the outermost folder determines the split
         ("train/val/1.jpg", "validation", "train/val/1.jpg"),
         ("test/1.jpg", "train", "test/1.jpg"),

@@ -71,9 +71,8 @@ def test_plain_columns_and_row_groups_are_read(
     monkeypatch.setattr(row_groups, "BATCH_BYTES", 700)
     source = plan(path, unit_bytes=3000)
     assert len(source.units) > 5
-    assert (
-        max(chunk.rows for chunk in source.read(source.units[0])) < 70
-    )  # a row group is read in several batches
+    # A row group is read in several batches.
+    assert max(chunk.rows for chunk in source.read(source.units[0])) < 70
     assert read_all(source) == expected
 
 
@@ -274,9 +273,8 @@ def test_more_parquet_files_than_may_be_open_are_read(tmp_path: Path) -> None:
         for number in range(200)
     ]
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    max_descriptor = max(
-        (int(name) for name in os.listdir("/dev/fd")), default=0
-    )  # files that other tests left open count, too
+    # Files that other tests left open count, too.
+    max_descriptor = max((int(name) for name in os.listdir("/dev/fd")), default=0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_descriptor + 100, hard_limit))
     try:
         source = plan(*paths, label="l")

@@ -101,18 +101,10 @@ def test_files_without_a_match_of_the_class_regex_are_handled_by_missing(
             {},
         ),
         ("cat/train/1 dog/train/2 cat/test/1", "train train test", "cat dog cat", {}),
-        (
-            "test/train/cat/1 test/train/dog/1",
-            "test test",
-            "cat dog",
-            {},
-        ),  # the outermost folder decides
-        (
-            "dev-tools/test/1 dev-tools/train/2",
-            "test train",
-            "- -",
-            {},
-        ),  # complete names have priority over words in names
+        # the outermost folder determines the split
+        ("test/train/cat/1 test/train/dog/1", "test test", "cat dog", {}),
+        # complete names have priority over words in names
+        ("dev-tools/test/1 dev-tools/train/2", "test train", "- -", {}),
         (
             "photos/all/dogs/terrier/1 photos/all/dogs/husky/1 photos/all/cats/1",
             "- - -",
@@ -151,9 +143,8 @@ def test_splits_and_classes_follow_from_names(
         for column in (layout.splits, layout.classes)
     ]
     assert columns == [splits.split(), classes.split()]
-    assert layout.class_names == tuple(
-        sorted({*layout.classes} - {None})
-    )  # readers rely on the order of the bytes
+    # Readers rely on the order of the bytes.
+    assert layout.class_names == tuple(sorted({*layout.classes} - {None}))
 
 
 @pytest.mark.parametrize(

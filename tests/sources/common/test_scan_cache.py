@@ -192,9 +192,8 @@ def test_range_is_kept_in_memory_or_a_file_or_dropped(
 ) -> None:
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
     spool.mkdir()
-    monkeypatch.setattr(
-        scan_cache, "_MIN_FILE_BYTES", 260
-    )  # more than the first rows need, because their numbers are short
+    # The first rows take less than this limit, because their numbers are short.
+    monkeypatch.setattr(scan_cache, "_MIN_FILE_BYTES", 260)
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
     def plan(limit: CacheLimit) -> Any:
@@ -205,9 +204,8 @@ def test_range_is_kept_in_memory_or_a_file_or_dropped(
     source = check_same(plan, (8_000, True))
     assert find_places(source.cache) == {"a file", "both"}
     assert len(os.listdir(spool)) == 1
-    path.write_bytes(
-        rows + b"late,x\n"
-    )  # the column becomes text, so the numbers in the cache are dropped
+    # The new row makes the column text, so the numbers in the cache are dropped.
+    path.write_bytes(rows + b"late,x\n")
     for file in spool.iterdir():
         file.unlink()
     assert find_places(check_same(plan, (8_000, True)).cache) == set()

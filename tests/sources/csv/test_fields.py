@@ -79,7 +79,9 @@ def to_oracle(
 
 
 def hide_extra_fields(row: Row, start: bool = True) -> Row:
-    """Returns a row as the tokenizer reports it: extra fields are only counted.
+    """Returns a row as the tokenizer reports it.
+
+    A row with too many fields keeps only its position, its line and its number of fields.
 
     Args:
         row: A row of the oracle.

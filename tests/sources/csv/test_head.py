@@ -33,9 +33,8 @@ def test_head_of_a_csv_file_has_names_and_start(tmp_path: Path) -> None:
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").names == ("a", "b")
     assert head(tmp_path, b"a\rb\r").start == 2
     assert head(tmp_path, b"a,b").start == 3
-    header = b",".join(
-        b"column number %d" % index for index in range(20_000)
-    )  # longer than a sample
+    # This header is longer than a sample.
+    header = b",".join(b"column number %d" % index for index in range(20_000))
     assert len(head(tmp_path, header + b"\n1\n").names) == 20_000
     assert head(tmp_path, header + b"\r\n1\n").start == len(header) + 2
     assert head(tmp_path, b"# by\r\n# hand\na,b\n", comment="#").names == ("a", "b")
@@ -127,9 +126,8 @@ def test_invalid_csv_option_is_refused(options: dict[str, Any], message: str) ->
 
 
 # Quotes that are part of the text
-PLAIN = "".join(
-    f"{row}\tword{row}\n" for row in range(200)
-)  # more rows than the sample from which the dialect is detected
+# PLAIN has more rows than the sample from which the dialect is detected.
+PLAIN = "".join(f"{row}\tword{row}\n" for row in range(200))
 MESSAGES = (
     "id\ttext\n" + PLAIN + '200\t"hi there\n201\tand so\n202\t"oh" he said\n203\t"yes\n204\tno\n'
 )

@@ -44,7 +44,10 @@ def judge_detected(generated: GeneratedFile, path: Path) -> str:
 
 
 def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
-    """Tests all generated files.
+    """Detects the dialect of each generated file, and counts right, wrong and refused results.
+
+    Args:
+        folder: The generated files are written to this folder.
 
     Returns:
         (number of files by outcome and presence of a header, descriptions of misread files).
@@ -212,7 +215,8 @@ REAL_REFUSED = {
     "torture-frictionless/duplicate-column.csv": "both named 'B'",
     "torture-frictionless/duplicate-headers.csv": "both named 'id'",
     "torture-frictionless/invalid.csv": "both named 'name'",
-    # These have titles and comments above a header, blank first rows, or no rows.
+    # These have titles or comments above the header, blank first rows, no rows, or another
+    # encoding.
     "torture-csvkit/realdata/Datagov_FY10_EDU_recp_by_State.csv": "is blank",
     "torture-frictionless/countries.csv": "begins with .#. .is it a comment",
     "torture-frictionless/country-2.csv": "begins with .#. .is it a comment",

@@ -276,9 +276,8 @@ def test_generated_table_equals_the_oracle(
             range_bytes,
         )
         assert parts.schema == source.schema
-        assert repr(read(parts)[0].to_pydict()) == repr(
-            read(source)[0].to_pydict()
-        )  # NaN does not equal itself
+        # Compares texts, because NaN does not equal itself.
+        assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())
 
 
 def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from recordmill.sources.images.box_columns import read_box_columns
 from recordmill.storage.listing import list_inputs
 
 PIXELS: list[Box] = [("dog", 10, 5, 40, 25), ("cat", 0, 0, 16, 16)]
-# the stored image of an upright one, by orientation
+# Functions that return the stored image of an upright image, by EXIF orientation.
 TURNS: dict[int, Callable[[Image.Image], Image.Image]] = {
     1: lambda image: image,
     3: lambda image: image.transpose(Image.Transpose.ROTATE_180),

@@ -27,7 +27,11 @@ ALL = {"photo": "image", "mask": "mask", "emb": "npy", "raw": "bytes", "cap": "t
 
 
 def lay_out(folder: Path, files: dict[str, bytes], rows: list[dict[str, Any]]) -> Path:
-    """Writes files, and tables of three formats in folder/tables that name them."""
+    """Writes `files` below `folder`, and `rows` as CSV, Parquet and JSON Lines tables.
+
+    Returns:
+        The folder of the tables, which is folder/tables.
+    """
     for name in ("files", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

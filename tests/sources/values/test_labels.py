@@ -494,9 +494,8 @@ def test_tfrecords_with_equal_classes_or_no_schema_are_built(tmp_path: Path) -> 
     ]
     assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
     path = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), with_schema=False)
-    source = plan_records(
-        path, schema=make_schema(ORDERS[1])
-    )  # no file shows that the numbers have other classes
+    # The files have no schema, so they cannot contradict the classes of the declared schema.
+    source = plan_records(path, schema=make_schema(ORDERS[1]))
     assert len(read_payloads(source)[0]) == 3
 
 

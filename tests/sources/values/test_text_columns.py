@@ -199,7 +199,7 @@ def test_decimals_near_a_midpoint_are_rounded_once_for_narrow_floats(dtype: str)
     triples = zip(texts, parsed.to_pylist(), expected, strict=True)
     assert faults == 0
     assert [row for row in triples if row[1] != row[2]] == []
-    # Decimals of Parquet have the same values.
+    # Arrow decimals are rounded to the same floats.
     short_rows = [
         row for row, text in enumerate(texts) if len(text) < 50 and 0 < expected[row] < 1e9
     ]
@@ -399,7 +399,10 @@ others = st.sampled_from(
 
 
 def columns_of(*kinds: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
-    """Returns columns that are mostly of one kind, some with another value."""
+    """Returns a strategy for columns with texts of one kind or empty texts.
+
+    Some columns also have one value of another kind.
+    """
     plain_columns = st.one_of(st.lists(st.one_of(kind, st.just("")), max_size=12) for kind in kinds)
     return st.one_of(
         plain_columns,

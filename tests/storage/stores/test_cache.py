@@ -216,9 +216,8 @@ def test_forked_child_reads_only_cached_blocks(store: Store, proxy: Proxy, tmp_p
     forget()
     blocks = files._OBJECT_STORAGE._blocks
     blocks.get(("there", 0), lambda: np.zeros(3, np.uint8))
-    blocks.start_read(
-        ("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future()
-    )  # a read in progress, in a thread that the child lacks
+    # This read is in progress, in a thread that the child does not have.
+    blocks.start_read(("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future())
     receiver, sender = multiprocessing.Pipe(False)
     context = multiprocessing.get_context("fork")
     child = context.Process(target=lambda: sender.send(read_in_child(cached_set, uncached_set)))

@@ -115,10 +115,11 @@ def test_read_files_returns_remote_and_local_files_in_order_despite_faults(
     web.slow.set()
     assert read_complete_files(states) == expected
     if not fault:
+        # one request for each small file
         small = [request for request in web.requests if "/f4" not in request]
         assert sorted(small) == [
             f"GET /f{number} bytes=0-{sizes[number] - 1}" for number in (0, 2, 3, 5)
-        ]  # one request for each file
+        ]
     (web.folder / "f4").write_bytes(b"x" * 40_000)
     with pytest.raises(DataError, match=r"name of .*f4: changed while it was read"):
         read_complete_files(states)
