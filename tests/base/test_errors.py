@@ -1,4 +1,4 @@
-"""Errors keep their message and its options in another process."""
+"""A pickled error keeps its text, and the options in it."""
 
 import pickle
 

@@ -1,6 +1,6 @@
-"""A step of the same process receives the objects of its run.
+"""A handle leads to its object in the same process, and to nothing in another process.
 
-A step in another process has its own counters.
+Progress that is unpickled in another process counts from zero.
 """
 
 import pickle

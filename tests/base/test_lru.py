@@ -14,6 +14,6 @@ def test_lru_limit_keeps_the_most_recently_used_values() -> None:
     assert made_values == [0, 1, 2, 1]
     assert sorted(limit.values()) == [0, 1]
     assert not limit.has_room()
-    slots.clear()  # the limit does not keep the values of removed slots
+    slots.clear()  # values of removed slots no longer count
     assert limit.values() == []
     assert limit.has_room()

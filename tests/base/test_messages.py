@@ -1,4 +1,7 @@
-"""Messages keep their options in fields, joins and pickles, and never show passwords."""
+"""Messages keep their options when they are nested, joined or pickled.
+
+They never show passwords.
+"""
 
 import pickle
 from pathlib import Path

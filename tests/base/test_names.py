@@ -1,4 +1,4 @@
-"""A table of names returns its names in order, with their parts."""
+"""A table contains its names in the order of insertion, within its limits."""
 
 import pytest
 from hypothesis import given

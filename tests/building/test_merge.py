@@ -1,4 +1,7 @@
-"""Merged slices equal the sorted records, within limits of rounds, reads and memory."""
+"""Merged slices contain the sorted records.
+
+The number of rounds, the number of reads and the memory are limited.
+"""
 
 import random
 import tempfile

@@ -30,7 +30,7 @@ def rows(count: int = 500) -> dict[str, Any]:
 
 
 def source_of(columns: Any, kind: str, folder: Path) -> Any:
-    """Returns columns as an input of a kind."""
+    """Returns an input of the kind `kind` with these columns. Files are written to `folder`."""
     if kind == "tfrecord":
         return recordmill.build(columns, folder / "whole", shuffle=False).out
     return columns if kind == "memory" else write_rows(folder / f"in.{kind}", columns)

@@ -1,4 +1,4 @@
-"""Commands about generations print a line for each, and take one data set."""
+"""`log` prints a line for each generation, and `compact` takes only one data set."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command stats counts data sets, TFRecord files and raw data."""
+"""`recordmill stats` prints statistics of data sets, TFRecord files and raw data."""
 
 import json
 from pathlib import Path

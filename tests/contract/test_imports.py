@@ -117,7 +117,7 @@ assert all(call.options for call in calls) and any(call.plugins for call in call
 
 
 def test_classes_of_options_load_nothing_heavy() -> None:
-    """This includes the options of kinds and outputs, which the help shows."""
+    """The code also loads the options of kinds and outputs, because the help shows them."""
     assert not modules_after(LOAD_OPTIONS) & set(HEAVY)
 
 

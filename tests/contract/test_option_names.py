@@ -232,7 +232,10 @@ def _lost_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_no_message_loses_the_parts_of_an_option() -> None:
-    """`raise UsageError("{label}: no such column", label=option("label", name))`, without f."""
+    """An f-string, `+`, `%` or `str.join` makes plain text of an option.
+
+    A field keeps it: `UsageError("{label}: no such column", label=option("label", name))`.
+    """
     problems = [
         f"{name}:{line}: {problem}"
         for name, tree in products()

@@ -63,8 +63,9 @@ def test_choices_of_options_equal_the_tables() -> None:
 
 def test_option_name_has_one_meaning_in_all_commands() -> None:
     first_options: dict[str, Option] = {}
-    # These options differ between commands: a switch or an order, shards or Parquet files, the
-    # purpose of a draw, records or inputs, `transform --with`.
+    # `shuffle` is a switch or the name of an order. `compression` is for shards or Parquet files.
+    # `seed` is for an order or a sample. `columns` selects from inputs or from records. The flag
+    # of `transform_from` is `--with` in `transform`.
     exceptions = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
     for command in COMMANDS:
         for option in CALLS[command].options.values():

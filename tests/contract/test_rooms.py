@@ -28,8 +28,8 @@ from rooms import (
 
 # Packages of the base install.
 BASE = {"numpy", "pyarrow", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
-# May import TensorFlow in functions, for a saved graph, for tf.data, and for ragged values that
-# become a tf.RaggedTensor.
+# These rooms and modules may import TensorFlow in functions, to load a saved graph, to use
+# tf.data, or to make a tf.RaggedTensor.
 TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
 # Packages of the Beam shell, which only SHELL_FOLDERS import.
 SHELL = {

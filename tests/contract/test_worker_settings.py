@@ -1,6 +1,6 @@
 """Each step of a job applies the settings of its run.
 
-Any of them may be the first step that a worker runs.
+Any step may be the first one that a worker runs.
 """
 
 import ast

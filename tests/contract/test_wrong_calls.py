@@ -269,7 +269,10 @@ def test_disk_error_names_the_file(tmp_path: Path) -> None:
 
 
 class _Writer:
-    """Writer for any descriptor. Python's own files check the mode first."""
+    """Writer for any descriptor, with no check of its mode.
+
+    Files of Python check the mode first, so they would raise another error.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

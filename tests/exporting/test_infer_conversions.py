@@ -1,4 +1,4 @@
-"""Conversions get the types and sizes that the records have, or must be named."""
+"""The sizes of decoded images are found in the records, or `resize` must set them."""
 
 from pathlib import Path
 

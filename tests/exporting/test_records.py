@@ -1,4 +1,7 @@
-"""Records are sampled and filtered before conversion, for any names of the files."""
+"""Records are sampled and filtered before conversion.
+
+A sample does not depend on the names of the files.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The counts of all outputs are added up, and a wrong sum keeps nothing."""
+"""The counts of all outputs are added up. If a sum is wrong, no output is kept."""
 
 import json
 from types import SimpleNamespace

@@ -1,6 +1,6 @@
-"""Workers that share only the run's folder read the files of one machine.
+"""Workers that share only the run's folder write the same files as one machine.
 
-Missing files stop the publication.
+Nothing is published if a file is missing.
 """
 
 import pickle
@@ -122,19 +122,19 @@ def test_repeated_steps_and_late_workers_write_the_files_of_one_machine(
             pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))
         ]
         received_tasks = pickle.loads(pickle.dumps(mixed_tasks))[::-1]
-        # The first list counts.
+        # The list of the first call is kept.
         assert (
             write_finished_list(run_steps.run, received_tasks)
             == write_finished_list(run_steps.run, second)
             == len(first)
         )
         run_steps.hide(second[0].output.name)
-        # This is a worker that was given up.
+        # A worker that was given up repeats task 0.
         run_shared_task(run_steps.run, 0, Progress())
         results = run_steps.take()
         assert run_steps.read_outputs() == read_on_one_machine(damaged_set, tmp_path / "one", to=to)
         files = run_steps.read_outputs()
-        # This is another worker that wakes up late.
+        # Another worker wakes up late and repeats task 1.
         run_shared_task(run_steps.run, 1, Progress())
         assert run_steps.read_outputs() == files
     rejecting_results = [result for result in results if result.rejected.total]

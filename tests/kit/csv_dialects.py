@@ -1,6 +1,7 @@
 """CSV files in many dialects, with their true contents.
 
-UCI contains the first lines of files that sniffers read without their first row.
+UCI contains files without a header. Other detectors lose their first row, because they treat it as
+a header.
 """
 
 import csv
@@ -174,7 +175,7 @@ def _typed(value: str) -> object:
     return Number(value) if value.replace(".", "", 1).lstrip("-").isdigit() else value
 
 
-# The first lines of well-known files. None has a header.
+# The first lines of well-known files, by file name. No file has a header.
 UCI = {
     "iris.data": "5.1,3.5,1.4,0.2,Iris-setosa\n4.9,3.0,1.4,0.2,Iris-setosa\n4.7,3.2,1.3,0.2,Iris-setosa\n",
     "wine.data": "1,14.23,1.71,2.43,15.6,127,2.8\n1,13.2,1.78,2.14,11.2,100,2.65\n1,13.16,2.36,2.67,18.6,101,2.8\n",

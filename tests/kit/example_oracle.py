@@ -32,7 +32,10 @@ def _flatten(value: Any, depth: int) -> list[Any]:
 
 
 def arrow_value(feature: Feature, value: Any) -> Any:
-    """Returns a value as in Arrow's column: the fixed dimensions are one list."""
+    """Returns a value in the form of Arrow's column.
+
+    All fixed dimensions are flattened to one list.
+    """
 
     def merge(item: Any, ragged: int) -> Any:
         return (

@@ -1,4 +1,4 @@
-"""Jobs of a server that looks like Flink's."""
+"""Run folders of jobs on a simulated Flink server."""
 
 from pathlib import Path
 

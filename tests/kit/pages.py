@@ -1,6 +1,6 @@
 """A Markdown page with the current output of its code blocks.
 
-`python tests/kit/pages.py PAGE.md` shows where the page differs from it.
+`python tests/kit/pages.py PAGE.md` prints the differences between the page and this output.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Builds, reads and programs, in each way that must write the same bytes."""
+"""Runs of builds, reads and other programs.
+
+A build or a read must write the same bytes with any threads, memory and runner.
+"""
 
 import functools
 import json
@@ -98,7 +101,10 @@ def rejects_of(result: Any) -> list[dict[str, Any]]:
 def read_in_each_way(
     source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
 ) -> list[recordmill.ReadResult]:
-    """Reads in each way into its own folder. Checks that all write the same files."""
+    """Reads `source` once with each dict of options in `ways`.
+
+    Each read has its own folder. Checks that all reads write the same files.
+    """
     results = [
         recordmill.read(source, folder / f"{number}", **options, **way)
         for number, way in enumerate(ways)
@@ -113,7 +119,10 @@ def read_in_each_way(
 def build_in_each_way(
     data: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_BUILD, **options: Any
 ) -> list[recordmill.BuildResult]:
-    """Builds with defaults and in each way. Checks that all write the same shards."""
+    """Builds `data` with defaults, and once with each dict of options in `ways`.
+
+    Each build has its own folder. Checks that all builds write the same shards.
+    """
     results = [
         recordmill.build(data, folder / f"{number}", **options, **way)
         for number, way in enumerate(({}, *ways))

@@ -1,4 +1,4 @@
-"""Calls every entry of the native library with damaged arguments.
+"""Calls every entry, which is a function of the native library, with damaged arguments.
 
     python tests/native/fuzz.py SECONDS [SEED [ENTRIES TO LEAVE OUT]]
 
@@ -77,12 +77,12 @@ Arguments = list[Any]
 
 
 def number(size: int) -> int:
-    """Returns a number that is usually a valid place in arrays of this size."""
+    """Returns a number that is usually a valid offset in arrays of this size."""
     return random.randint(0, size) if random.random() < 0.8 else random.choice(NUMBERS)
 
 
 def content(size: int, item_bytes: int) -> Any:
-    """Returns the bytes of texts, or of zeros, ones, ascending or random integers."""
+    """Returns the bytes of `size` items: texts, zeros, ones, or ascending or random integers."""
     if item_bytes == 1 and random.random() < 0.7:
         text = b"".join(random.choices(TEXTS, k=size // 8 + 1))[:size].ljust(size, b" ")
         return np.frombuffer(bytearray(text), np.uint8)
@@ -101,7 +101,7 @@ def content(size: int, item_bytes: int) -> Any:
 
 
 def arbitrary_argument(parameter: NativeParameter, header: Header, size: int) -> Any:
-    """Returns an argument of a parameter's type. Arrays have about this size."""
+    """Returns a random argument of a parameter's type. Arrays have about `size` items."""
     kind = header.number_type(parameter.kind)
     is_struct = kind in header.structs
     if kind == "Blocks":
@@ -127,7 +127,10 @@ def arbitrary_argument(parameter: NativeParameter, header: Header, size: int) ->
 
 
 def names_arguments(header: Header) -> Arguments:
-    """Returns valid arguments of count_names. Its real calls have large tables."""
+    """Returns valid arguments of count_names.
+
+    Its real calls are not recorded, because their tables are too large.
+    """
     table, counts = make_name_table(2, 16), np.zeros(3, np.dtype(native.NameCounts))
     counts["last_row"] = -1
     record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
@@ -136,14 +139,14 @@ def names_arguments(header: Header) -> Arguments:
 
 
 def json_arguments(header: Header) -> Arguments:
-    """Returns arguments of scan_json with valid places of the names in records."""
+    """Returns arbitrary arguments of scan_json, except for a valid table of names and its nodes."""
     (function,) = (entry for entry in header.functions if entry.name == "scan_json")
     arguments = [arbitrary_argument(parameter, header, 200) for parameter in function.parameters]
     arguments[1:3] = make_name_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
     return arguments
 
 
-# Entries whose real calls are too large for an example.
+# Functions that make the arguments, for entries with real calls above MAX_EXAMPLE_BYTES.
 EXAMPLES = {"count_names": names_arguments, "scan_json": json_arguments}
 
 
@@ -174,7 +177,7 @@ class Recorder:
         return call
 
     def _record(self, function: NativeFunction, arguments: tuple[Any, ...]) -> None:
-        """Keeps a random choice of the small calls of each entry."""
+        """Keeps a random sample of the small calls of each entry."""
         if sum(map(size_bytes, arguments)) > MAX_EXAMPLE_BYTES:
             return
         self._calls[function.name] += 1
@@ -252,12 +255,12 @@ def damage_array(array: Any) -> Any:
             data[place] = random.randrange(256)
         elif way == 3:
             data[place] ^= 1 << random.randrange(8)
-        elif way == 4:  # one item is another item
+        elif way == 4:  # one item is replaced by another one
             begin, source = (
                 offset // item_bytes * item_bytes for offset in (place, random.randrange(len(data)))
             )
             data[begin : begin + item_bytes] = data[source : source + item_bytes].copy()
-        else:  # one item is a number near the size of the array, or a limit
+        else:  # one item is replaced by a number up to the size of the array, or by a limit
             begin = place // item_bytes * item_bytes
             item = number(len(array)) & ((1 << 8 * item_bytes) - 1)
             data[begin : begin + item_bytes] = np.frombuffer(

@@ -46,9 +46,9 @@ def _random_texts(count: int) -> list[str]:
 
 
 def _near_midpoints(count: int) -> Iterator[str]:
-    """Yields 19 digits that are close to the middle of two float64 values.
+    """Yields decimals of up to 19 digits near the middle of two adjacent float64 values.
 
-    The two neighbours of these digits follow.
+    The first digits of each middle are rounded down, and the last one is changed by -1, 0 and 1.
     """
     for bits in RANDOM.integers(0, 0x7FEF_FFFF_FFFF_FFFF, count, dtype=np.uint64):
         low = np.uint64(bits).view(np.float64)
@@ -61,7 +61,7 @@ def _near_midpoints(count: int) -> Iterator[str]:
 
 
 def _exact_ties(count: int) -> list[str]:
-    """Returns integers exactly between two float64, with or without trailing zeros."""
+    """Returns decimals exactly between two float64 values, with or without trailing zeros."""
     integers = 2 * RANDOM.integers(2**52, 2**53, count) + 1
     shifts = RANDOM.integers(0, 9, count)
     return [

@@ -1,4 +1,4 @@
-"""Messages name flags that set exactly the value. Unknown flags get a hint."""
+"""A flag in a message sets exactly the option's value. An unknown flag gets a hint."""
 
 import shlex
 

@@ -108,7 +108,7 @@ def test_worker_processes_write_to_a_store(
     with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.delay_sec = 0.01
         recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
-        assert proxy.max_concurrent <= 2  # one of the driver and one of a worker
+        assert proxy.max_concurrent <= 2  # one request of the driver, one of a worker
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records was rejected"):

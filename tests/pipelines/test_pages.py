@@ -11,8 +11,8 @@ import recordmill
 from recordmill.checks.rules import Rules, read_rules
 
 ROOT = Path(__file__).resolve().parents[2]
-# By page: (the packages that it uses, the minimum number of its code blocks and examples by their
-# beginning)
+# By page: (required packages, minimum number of occurrences of each beginning of a code block or
+# example). The minimum detects a page that lost its examples.
 PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "reading": (["tensorflow", "duckdb", "pandas"], {"```console": 9, "\n>>> ": 21}),
     "statistics": ([], {"```console": 1, "\n>>> ": 5}),
@@ -71,7 +71,7 @@ def test_code_blocks_of_the_building_pages_print_what_they_show(
     for page in ("README.md", "docs/getting-started.md", "docs/building.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert replay(text) == text, page
-    # The samples of packages are about those that are installed.
+    # These samples describe the packages that are installed here, unlike the samples of the page.
     make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
     make["texts"](samples / "local" / "raw" / "texts")
     make["packages"](samples / "local" / "raw" / "packages.jsonl")

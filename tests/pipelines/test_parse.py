@@ -237,7 +237,7 @@ def test_stopped_build_continues_without_parsing_files_again(folder: Path, numbe
     result = recordmill.build("in", "out", parser="my.py:rows", **ENGINE, **OPTIONS)
     assert len(parsed_files(folder)) == begun_count + 6 - parsed_count
     assert shards(result) == shards(expected)
-    # A killed process cannot report that no engine works for it any more.
+    # After SIGKILL, the run folder stays: the process could not report that its job has ended.
     assert len(list(folder.glob("out/_run-*"))) == (number == signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A read with a guessed schema writes the bytes of one that counts first."""
+"""A read with a guessed schema writes the bytes of a read that infers it from all records."""
 
 import gzip
 from pathlib import Path
@@ -97,7 +97,7 @@ def read_both_ways(source: Path, tmp_path: Path, **options: Any) -> Any:
 
 
 def mark_sweeps(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
-    """Marks all but the first `count` cases for sweeps."""
+    """Returns parameters for the cases. All except the first `count` have the mark `sweep`."""
     params = [pytest.param(*case) for case in cases[:count]]
     return params + [pytest.param(*case, marks=pytest.mark.sweep) for case in cases[count:]]
 

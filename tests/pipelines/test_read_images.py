@@ -131,9 +131,9 @@ def test_image_that_memory_cannot_hold_is_an_error_with_its_place(tmp_path: Path
 def test_image_files_do_not_depend_on_memory_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the images decide where parts end.
+    """The batches of decoded images depend only on the images.
 
-    Some parts have one image, others many, and bad and missing images are in between.
+    Some batches have one image, and others have many. Some images are bad or missing.
     """
     monkeypatch.setattr(records, "_IMAGE_BATCH_BYTES", 3_000)
     images: list[bytes | None] = [

@@ -165,7 +165,10 @@ def test_error_about_another_format_names_the_format(
 
 
 def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
-    """Nothing indicates another kind of file. Lenient commands leave out the damage."""
+    """The damaged start is not mistaken for another format.
+
+    Lenient commands leave out the damaged record.
+    """
     path = write_tfrecord(
         tmp_path / "n.tfrecord", *[field(1, features(b"id", number)) for number in range(5)]
     )
@@ -176,9 +179,9 @@ def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
-    """With one shard, the folder has as many lists of inputs as shards.
+    """The content of such a folder is not decisive, because one shard and one list of inputs tie.
 
-    The manifest determines which of them are data.
+    The manifest determines which files are data.
     """
     table = {"x": list(range(20))}
     built = recordmill.build(table, str(tmp_path / "one"), quiet=True)

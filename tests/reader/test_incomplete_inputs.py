@@ -1,6 +1,6 @@
 """Every reader reports damaged, truncated and missing files.
 
-Training without good records ends.
+Training ends if there is no good record.
 """
 
 import gzip

@@ -1,6 +1,6 @@
 """The conversions of `open` apply to every consumer.
 
-They are `decode_raw`, `reshape`, `pad` and `decode_images`.
+The conversions are `decode_raw`, `reshape`, `pad` and `decode_images`.
 """
 
 import pickle

@@ -1,6 +1,6 @@
-"""The functions of a user are applied to batches in the order of calls.
+"""Functions of `map` are applied to batches in the order of the calls.
 
-They change nothing else.
+They change neither the order of the records nor their division into batches.
 """
 
 from typing import Any

@@ -19,7 +19,6 @@ from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.options import JsonlOptions
 from recordmill.sources.jsonl.source import plan_jsonl
 
-# A text has the same value in every kind of input
 BAD = "a reject"
 UTC = datetime.timezone.utc
 MIDNIGHT = datetime.datetime(2020, 1, 1)

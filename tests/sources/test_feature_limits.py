@@ -12,7 +12,6 @@ from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, max_feature_count
 
-# Too many features are refused in every kind of input, before they use the memory
 MEMORY = 128 << 20
 MAX_COUNT = max_feature_count(MEMORY)
 

@@ -15,7 +15,6 @@ from recordmill.base.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 
-# Folders named `NAME=VALUE` become columns in every kind of input with rows
 KINDS = ("csv", "jsonl", "parquet")
 FOLDERS = (("2024-01-01", "JP"), ("2024-01-02", "DE"), ("2024-01-02", "JP"))
 
@@ -164,7 +163,6 @@ def test_partition_folder_named_like_a_column_is_noted(tmp_path: Path) -> None:
         recordmill.build(tmp_path / "in", tmp_path / "out", overwrite=True)
 
 
-# `--columns` selects the same features in every kind, and other columns have no effect
 ROWS = [{"a": n, "b": f"t{n % 3}", "odd": n if n % 2 else f"x{n}", "c": n / 4} for n in range(300)]
 
 

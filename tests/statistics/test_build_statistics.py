@@ -226,7 +226,7 @@ def test_view_has_the_statistics_of_its_columns_and_records(built: recordmill.Bu
 
 
 def test_estimated_distinct_values_are_at_most_the_values(tmp_path: Path) -> None:
-    count = 15_000  # the estimates of these values are higher
+    count = 15_000  # the estimates for this many values are too high
     rows = {"number": np.arange(count), "word": [f"w{number}" for number in range(count)]}
     recordmill.build(pa.table(rows), tmp_path / "out")
     for feature in recordmill.open(tmp_path / "out").statistics["train"].values():

@@ -22,7 +22,7 @@ from recordmill.statistics.dataset_sketch import (
 )
 from recordmill.statistics.number_sketch import NumberSketch
 
-# Bytes in memory: of an empty sketch of a feature, and of each text and number in it.
+# Bytes in memory of the empty sketch of a feature, of each text in it, and of each number in it.
 SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
 # Bytes of a pickled sketch of a text feature, and of each text in it.
 SKETCH_FILE, SKETCH_TEXT_FILE = (
@@ -268,7 +268,7 @@ def _measure_memory(kinds: list[str], rows: int, chunks: int) -> list[int]:
 def test_sketch_of_1000_features_stays_within_its_memory_over_many_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The test has 1 / `part` of the features, with the same share of the memory limits.
+    # For speed, both the number of features and the limits are divided by `part`.
     part, rows, chunks = 25, 48, 24
     limit = max_memory(1000)
     for name, max_values in (

@@ -111,7 +111,6 @@ def test_missing_changed_or_unreadable_file_is_an_error_with_its_name(
     assert not open_files_below(tmp_path)
 
 
-# Creation of a file exactly once, on file systems with hard links and without
 def refuse_link(*args: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from recordmill.storage.files import stat
 from recordmill.storage.walk import IgnoredFiles, walk_disk, walk_store
 
-# Comparison of the walks of a store and a disk
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
     "*",

@@ -1,6 +1,6 @@
 """Padded, bucketed and packed batches contain each record once, and resume at every step.
 
-Hosts may share them.
+Several hosts may share the batches.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """Records are grouped by length or packed, and each one is used once.
 
-Packing equals the first fit of textbooks.
+Packing has the result of the textbook algorithm first fit.
 """
 
 from itertools import chain

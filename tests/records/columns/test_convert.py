@@ -1,4 +1,4 @@
-"""Conversions of columns equal NumPy on the same rows.
+"""Conversions of columns have the results of NumPy for the same rows.
 
 Bad records are reported with their reason.
 """

@@ -73,7 +73,7 @@ PINNED = [
 
 @pytest.mark.parametrize(("feature", "value", "expected"), PINNED)
 def test_encoded_values_are_the_pinned_bytes(feature: Feature, value: Any, expected: str) -> None:
-    # Manifests and digests rely on it that all versions write the same bytes.
+    # All versions must write the same bytes, because manifests and digests depend on them.
     assert encode_value(feature, value).hex() == expected.replace(" ", "")
 
 
@@ -310,7 +310,6 @@ def test_arrow_schema_is_made_once_per_schema() -> None:
     assert to_arrow(replace(schema, label=None)).metadata != arrow_schema.metadata
 
 
-# Packed varints of integer lists
 def encode_packed(values: np.ndarray) -> bytes:
     """Returns the packed field of a record with one list."""
     column = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values))

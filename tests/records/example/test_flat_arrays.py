@@ -12,10 +12,8 @@ from recordmill.records.example.flat_arrays import flatten_column
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 
-# Layouts that Arrow has for one column
+# Values that Arrow can store in several layouts.
 TEXTS = ["a", None, "", "long enough to be no inline view", "ü"]
-
-
 LISTS = [[1, 2], None, [], [300]]
 
 

@@ -352,7 +352,8 @@ def test_similar_names_are_spread_over_the_hash_table() -> None:
     # Slot 0 is the beginning of a record.
     assert np.frombuffer(table, head, 1)["used_slots"] == 2001
     previous = np.frombuffer(table, slots, 2001, head.itemsize)["before"]
-    chain_lengths = np.zeros(2001, np.int64)  # per name, the number of names with its hash up to it
+    # By slot: the number of names with the same hash, up to this name.
+    chain_lengths = np.zeros(2001, np.int64)
     for slot in range(1, 2001):
         chain_lengths[slot] = chain_lengths[previous[slot]] + 1
     assert int(chain_lengths.max()) < 12

@@ -172,7 +172,6 @@ def test_pack_spans_copies_spans_of_several_blocks() -> None:
             pack_spans(*args)
 
 
-# The header walk finds all records and stops at damage.
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
     frames = frame_payloads(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
     return frames.data.tobytes(), frames.starts.tolist()
@@ -272,7 +271,6 @@ def test_file_that_shrinks_during_the_walk_is_an_error(
             walk_headers(tmp_path / "f")
 
 
-# Good frames around damage in a stream
 PAYLOADS_OF_LENIENT = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = b"".join(map(frame, PAYLOADS_OF_LENIENT))
 ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])

@@ -162,7 +162,6 @@ def test_unchecked_read_ignores_the_crc_of_payloads(tmp_path: Path) -> None:
     ) == len(SIZES)
 
 
-# Files are exchanged with TensorFlow in both directions
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
 def test_files_are_exchanged_with_tensorflow(tmp_path: Path, compression: str) -> None:
     tf = pytest.importorskip("tensorflow")

@@ -15,7 +15,6 @@ from recordmill.records.writers.files import (
     to_safe_name,
 )
 
-# File names that come from data
 PARTS = st.one_of(
     st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]),
     st.text(max_size=6),

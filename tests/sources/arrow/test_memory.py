@@ -1,6 +1,6 @@
-"""Data in memory is built as it is.
+"""Objects in memory are built with their own types and values.
 
-Supported are Arrow, pandas, arrays, and iterators of dicts.
+These are Arrow and pandas objects, arrays, and iterators of dicts.
 """
 
 import decimal

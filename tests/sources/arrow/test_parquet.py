@@ -365,7 +365,7 @@ def test_parquet_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
         plan(path)
 
 
-# Parquet footers that contradict themselves
+# Its Parquet footers contradict themselves.
 CORPUS = ROOT / "tests" / "faults" / "corpus" / "parquet"
 
 

@@ -1,4 +1,4 @@
-"""`example()` and `parse_example()` agree with the columnar path."""
+"""`example()` writes the bytes of `encode`, and `parse_example()` reads the values back."""
 
 import datetime
 from typing import Any

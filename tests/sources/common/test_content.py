@@ -302,7 +302,6 @@ def test_full_extension_of_a_name(name: str, expected: str) -> None:
     assert full_extension(name) == expected
 
 
-# Notes and errors of a plan about data of an unexpected kind
 def make_zip() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -1,6 +1,6 @@
 """A plan is small and detects files that change after it.
 
-It is passed on within a process without copies.
+Within a process, a plan is passed on without copies.
 """
 
 import os
@@ -56,7 +56,6 @@ def test_plan_for_other_hosts_holds_no_ctimes(tmp_path: Path) -> None:
     assert isinstance(files, FileTable)
 
 
-# Inputs with many small files
 FILES = 3 * BATCH_FILES + 10
 
 

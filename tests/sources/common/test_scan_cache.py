@@ -37,8 +37,8 @@ from recordmill.sources.jsonl.source import plan_jsonl
 from recordmill.sources.values import labels
 from recordmill.storage.arrow_files import BatchWriter
 
-# (bytes that may be kept in memory, whether files may be used for more): everything, some in memory
-# and the rest in files, nearly everything in files, only some
+# (bytes that may be kept in memory, whether files may be used for more). The plans keep everything
+# in memory; some in memory and the rest in files; nearly everything in files; only some in memory.
 CACHE_LIMITS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
 CacheLimit = tuple[int, bool]
 Plan = Callable[[CacheLimit], Any]  # creates a plan within a limit
@@ -99,7 +99,7 @@ def check_same(plan: Plan, limit: CacheLimit = CACHE_LIMITS[0]) -> Any:
     assert unpickled.cache.take((0, 0)) is None
     expected = group_items(read_everything(uncached))
     assert group_items(read_everything(cached)) == expected
-    # the file is read again, because the cache is empty now
+    # The second read reads the file again, because the first one has emptied the cache.
     assert group_items(read_everything(cached)) == expected
     assert group_items(read_everything(unpickled)) == expected
     if cached.cache.folder:
@@ -383,7 +383,6 @@ def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
         assert find_places(source.cache) == {"memory"}
 
 
-# A range is kept completely and unchanged, in memory and in files
 LARGE, SMALL = 1 << 16, 20  # numbers of rows
 
 

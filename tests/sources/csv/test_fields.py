@@ -210,7 +210,6 @@ def test_many_bad_rows_are_returned_in_several_calls() -> None:
     assert second.lines.tolist() == [count + 1]
 
 
-# A file divided into ranges has the rows, positions and lines of a sequential read
 delimiters = st.sampled_from([",", ";", "\t", " "])
 noisy = st.lists(
     pieces | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40

@@ -125,7 +125,6 @@ def test_invalid_csv_option_is_refused(options: dict[str, Any], message: str) ->
         CsvOptions(**options)
 
 
-# Quotes that are part of the text
 # PLAIN has more rows than the sample from which the dialect is detected.
 PLAIN = "".join(f"{row}\tword{row}\n" for row in range(200))
 MESSAGES = (

@@ -1,6 +1,6 @@
-"""Delimiter, quote and header of a CSV file are detected or refused.
+"""Delimiter, quote and header of a CSV file are detected, or the file is refused.
 
-They are never wrong without an error.
+No file is read with a wrong dialect.
 """
 
 import csv

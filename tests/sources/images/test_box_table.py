@@ -1,4 +1,4 @@
-"""Tables of boxes have one unit, and foreign rows are refused with a remedy."""
+"""A table of boxes has one unit, and a row that does not fit is refused with a remedy."""
 
 from pathlib import Path
 

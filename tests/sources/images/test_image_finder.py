@@ -1,4 +1,4 @@
-"""Annotations find their image in any spelling, folder or extension.
+"""The image of an annotation is found despite another spelling, folder or extension.
 
 If nothing matches, the error shows a name of an image and of an annotation.
 """

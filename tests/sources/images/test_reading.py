@@ -190,9 +190,9 @@ def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check:
 def test_image_appended_to_a_jpeg_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An MPO file of a phone has such images.
+    """MPO files of phones contain such images.
 
-    Their sizes are not checked before.
+    They are not decoded, because only the size of the first image is checked.
     """
     buffer, sizes, load = io.BytesIO(), list[tuple[int, int]](), ImageFile.load
     PIL.Image.new("L", (8, 8)).save(

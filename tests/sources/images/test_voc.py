@@ -1,6 +1,6 @@
 """Pascal VOC files are read.
 
-A bad object or a hostile document is refused without its neighbours.
+A bad object or a hostile document is refused, and its neighbours are still read.
 """
 
 from pathlib import Path

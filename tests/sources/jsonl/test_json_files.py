@@ -45,7 +45,6 @@ def test_json_array_is_data_if_there_is_no_other_data(tmp_path: Path) -> None:
     assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"
 
 
-# The output of `read --to jsonl` and `--to csv` is built again with equal values
 TIMES = {
     "date": pa.array([datetime.date(2020, 1, 1)] * 2),
     **{unit: pa.array([0, 1], pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")},

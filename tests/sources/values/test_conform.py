@@ -18,7 +18,6 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.conform import ConformedBatch, conform
 
 
-# Columns that are made to fit a schema
 def conform_checked(
     values: Any, feature: Feature, kind: pa.DataType | None = None
 ) -> ConformedBatch:

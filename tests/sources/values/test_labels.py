@@ -317,7 +317,7 @@ def test_class_names_and_numbers_as_text_are_resolved(tmp_path: Path, kind: str)
 def test_classes_with_numeric_names_are_resolved_and_noted(tmp_path: Path, kind: str) -> None:
     """Text is a class name, and a typed number is a class number.
 
-    A note reports this. It holds even if a column mixes both.
+    This is true even if a column mixes both. A note reports how numbers are read.
     """
     common = PlanOptions(schema=make_schema(("1", "2", "3")))
     source = TABLES[kind](tmp_path, (["1", "3", "0"],), common)
@@ -504,7 +504,6 @@ def test_label_column_is_refused_for_images_in_folders(tmp_path: Path) -> None:
         as_images(tmp_path, PARTS, PlanOptions(label="kind"))
 
 
-# Class folders with a given schema
 LABELS = [["neg", "pos", "pos", "neg", "pos"]]
 
 

@@ -96,7 +96,13 @@ def infer_fields(fields: native.TextFields, counts: native.ColumnCounts | None =
 
 
 def infer_text(text: str) -> tuple[int, tuple[int, int, int]]:
-    """Returns (classes of a text, its loss as float32)."""
+    """Returns the counts of a column with one text.
+
+    Checks that the characters around the text do not change them.
+
+    Returns:
+        (classes of the text, (inexact decimals, inexact integers, values beyond float32)).
+    """
     results = set()
     for gap in (0, 12):
         counts = native.ColumnCounts()
@@ -331,7 +337,6 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         )
 
 
-# Values that are parsed while the type of a column is detected
 TOKENS = ("", "NA", "nan")
 DTYPES = (
     "int64",

@@ -1,4 +1,4 @@
-"""Builds with a transform equal NumPy over the training split alone.
+"""A build with a transform has the results of NumPy on the training split alone.
 
 The result doesn't depend on threads, and errors name their place.
 """

@@ -20,7 +20,7 @@ SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
 def test_build_of_a_table_on_an_engine_writes_the_same_shards(
     engine: Engine, table: Path, built: Path, tmp_path: Path
 ) -> None:
-    """With the preflight, which must find all hosts."""
+    """The preflight is not disabled, so it must find all hosts."""
     run("build", "csv", table, "--out", tmp_path / "out", *SIX, *engine.flags)
     assert shards(tmp_path / "out") == shards(built)
     assert recordmill.verify(tmp_path / "out") == []
