@@ -92,7 +92,7 @@ def test_kind_word_is_an_input_if_it_is_the_only_one(
         (["--columns", "nosuch"], "nosuch"),
         (["--schema", "nowhere.pbtxt"], "nowhere.pbtxt"),
         (["--max-rejects", "-1"], "--max-rejects -1"),
-        (["--seed", str(2**70)], f"--seed {2**70} does not fit 64 bits"),
+        (["--seed", str(2**70)], f"--seed {2**70}: must be from -2**63 to 2**63 - 1"),
     ],
     ids=str,
 )

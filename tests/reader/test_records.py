@@ -224,8 +224,11 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
             "3 is not the name of a feature: for record numbers use ds.filter",
         ),
         (lambda ds: ds.select(["nam"]), "did you mean name"),
-        (lambda ds: ds.drop("name"), r"give a list of features: \['name'\]"),
-        (lambda ds: ds.select("name, id"), r"give a list of features: \['name', 'id'\]"),
+        (lambda ds: ds.drop("name"), r"features must be a list, not one string: use \['name'\]"),
+        (
+            lambda ds: ds.select("name, id"),
+            r"features must be a list, not one string: use \['name', 'id'\]",
+        ),
         (lambda ds: ds.select(["id", "name", "id"]), "feature 'id' is named twice"),
         (lambda ds: ds.rename({"nam": "x"}), "did you mean name"),
         (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),

@@ -69,8 +69,8 @@ def test_batch_gets_the_names_of_the_schema_without_a_copy() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("id, name", r"give a list of features: \['id', 'name'\]"),
-        (7, "give a list of features, as in"),
+        ("id, name", r"features must be a list, not one string: use \['id', 'name'\]"),
+        (7, "features must be a list, as in"),
         ([0, 1], r"for record numbers use ds\.filter\(\[\.\.\.\]\)"),
         (["idd"], "no feature 'idd' is selected"),
     ],

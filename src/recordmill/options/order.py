@@ -216,7 +216,9 @@ class BuildOrder(Options, heading="order and splits", decides=True):
             )
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
-                raise UsageError("{seed} does not fit 64 bits", seed=option(name, seed))
+                raise UsageError(
+                    "{seed}: must be from -2**63 to 2**63 - 1", seed=option(name, seed)
+                )
 
     @property
     def fractions(self) -> tuple[tuple[str, float], ...]:

@@ -102,7 +102,9 @@ class ReadSelection(Options, heading="which records", decides=True):
                 sample=option("sample", self.sample),
             )
         if not -(2**63) <= self.seed < 2**63:
-            raise UsageError("{seed} does not fit 64 bits", seed=option("seed", self.seed))
+            raise UsageError(
+                "{seed}: must be from -2**63 to 2**63 - 1", seed=option("seed", self.seed)
+            )
 
 
 class ReadConversions(

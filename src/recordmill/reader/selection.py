@@ -84,9 +84,10 @@ def check_unique(names: Sequence[str]) -> None:
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
     """Raises UsageError if a name is not a feature that is read."""
     if isinstance(names, str):
-        raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
+        listed = [name.strip() for name in names.split(",")]
+        raise UsageError(f"features must be a list, not one string: use {listed}")
     if not isinstance(names, Iterable):
-        raise UsageError(f"give a list of features, as in {list(schema.names[:2])}, not {names!r}")
+        raise UsageError(f"features must be a list, as in {list(schema.names[:2])}, not {names!r}")
     for name in names:
         if not isinstance(name, str):
             raise UsageError(
@@ -338,9 +339,8 @@ def _condition_columns(
         if not decoded_names:
             raise
         raise UsageError(
-            "{error} (a condition uses {decoded_names} as stored, before it is "
-            "decoded; to select by decoded values, pass record numbers: "
-            "ds.filter(numbers))",
+            "{error}. Conditions use {decoded_name} as stored, not decoded. To select by decoded "
+            "values, use ds.filter(record_numbers).",
             error=error,
-            decoded_names=repr(decoded_names[0]),
+            decoded_name=repr(decoded_names[0]),
         ) from None

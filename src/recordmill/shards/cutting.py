@@ -240,26 +240,26 @@ def cut_records(
 
 
 def _find_cut(
-    offsets: RecordOffsets, start: int, full: int, begins: Int64s | None
+    offsets: RecordOffsets, start: int, limit: int, begins: Int64s | None
 ) -> tuple[int, int]:
     """Finds the end of a piece.
 
-    The piece contains all records or members that end at `full` or before it, but at least one.
+    The piece contains all records or members that end at `limit` or before it, but at least one.
 
     Args:
         offsets: Offsets of the records.
         start: Offset of its first record.
-        full: Offset after a piece of the maximum size.
+        limit: Offset after a piece of the maximum size.
         begins: Offsets of the members, or None to end the piece after any record.
 
     Returns:
         (number, offset) of the record after the piece.
     """
     if begins is None:
-        number, begin, end = offsets.find_record(full)
+        number, begin, end = offsets.find_record(limit)
         return (number, begin) if begin > start else (number + 1, end)
     row = max(
-        int(np.searchsorted(begins, full, "right")) - 1,
+        int(np.searchsorted(begins, limit, "right")) - 1,
         int(np.searchsorted(begins, start, "right")),
     )
     return _find_record_at(offsets, int(begins[row]) if row < len(begins) else offsets.end)
