@@ -72,8 +72,8 @@ def check_class_feature(feature: Feature) -> None:
 def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
     """Counts the classes of all records and returns the plan with `stratified_splits` set.
 
-    Reads all records. But if the plan has no `stratify`, it is returned unchanged and nothing is
-    read.
+    If the plan has no `stratify`, it is returned unchanged, and nothing is read. Otherwise all
+    records are read.
 
     Raises:
         UsageError: The column has more than MAX_STRATIFIED_CLASSES different values. Or, with split
@@ -183,7 +183,7 @@ class _ClassCounter:
             split_starts, counts = grouped.split_starts, grouped.counts
         else:
             split_starts, counts = find_starts_by_record(rows, targets), targets
-        # Threads meet the values in any order, so the classes are sorted by value for a stable
+        # Threads find the values in any order, so the classes are sorted by value for a stable
         # result.
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
         class_ids = [0, *by_value.tolist()]
@@ -201,8 +201,9 @@ class _ClassCounter:
     def _count_stored_records(self) -> Int64s | None:
         """Counts the records of each class and split in the data set of an append.
 
-        Returns int64 [classes, splits]. None if the build is no append, or if the statistics do
-        not contain these counts. The new records alone are then divided by the fractions.
+        Returns:
+            int64 [classes, splits]. None if the build is not an append, or if the statistics do not
+            contain these counts. The new records alone are then divided by the fractions.
         """
         base = self._plan.base_manifest
         data = None if base is None else read_sketch(base, self._plan.out)

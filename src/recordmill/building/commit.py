@@ -92,7 +92,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_complete(run, manifest))
     ):
-        # Another attempt of this run may have committed meanwhile. That is no conflict.
+        # Another attempt of this run may have committed in the meantime. That is not a conflict.
         if (committed := run.committed_manifest()) is not None:
             return committed
         reason = run.explain_conflict("build", base, list_generations)

@@ -79,8 +79,8 @@ class _OldShard:
         split_id: Ordinal of its split.
         part: Ordinal of its part.
         first_record: Number of its first record in its split and part.
-        key_offset: Is added to each key. It continues the keys of a build without shuffle from part
-            to part, and is 0 if the records are shuffled.
+        key_offset: Number that is added to each key. Without shuffle, it lets the keys of a part
+            continue those of the parts before it. With shuffle, it is 0.
     """
 
     file: IndexedShard
@@ -114,7 +114,7 @@ def plan_compaction(
         shard_options: The number or size of the shards. None keeps that of the data set.
         compression: The compression of the shards. None keeps that of the data set.
         threads: The number of threads.
-        memory_bytes: The memory.
+        memory_bytes: The memory limit of the compaction.
         keep_generations: The number of generations that are kept. None keeps as many as before.
     """
     options = manifest.options

@@ -63,7 +63,8 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, list_paths, remove_file, rename
 
-# Features of all splits together. The summary of so many takes 0.7 MiB in the manifest.
+# Maximum number of features of all splits together. The summary of this number takes 0.7 MiB in the
+# manifest.
 _MAX_SUMMARY_FEATURES = 4096
 # Input files whose lines are written to the list at once.
 _LIST_BATCH = 1024

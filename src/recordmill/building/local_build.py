@@ -37,8 +37,8 @@ _SLICE_BOUNDS_DIVISOR = 64
 def build_locally(plan: BuildPlan, progress: Progress) -> Manifest:
     """Runs a complete build, and returns its manifest.
 
-    It ingests all unit groups, writes the shards and commits them. If an earlier attempt has
-    already committed the run, the manifest of that is returned.
+    Ingests all unit groups, writes the shards and commits them. If an earlier attempt has already
+    committed the run, its manifest is returned.
 
     Args:
         plan: The plan.
@@ -69,7 +69,7 @@ def build_locally(plan: BuildPlan, progress: Progress) -> Manifest:
             plan, results, shards, None if sketches is None else sketches.total()
         )
     except BaseException as error:
-        # The error itself, for the process that started the job. Runners forward only its text.
+        # Passes the error itself to the process that started the job. Runners pass only its text.
         progress.fail(error)
         raise
 

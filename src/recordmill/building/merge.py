@@ -37,7 +37,8 @@ from recordmill.storage.folders import remove_file
 # Memory of an entry in bytes: its copies in the window and in the batch, its index in the order,
 # and the scratch space of the sort.
 _ENTRY_BYTES = 136
-# Entries of a window, or 768 bytes. Shorter reads cost more than merging some slices beforehand.
+# Minimum number of entries of a window, 768 bytes. Shorter reads cost more than merging some slices
+# beforehand.
 _MIN_WINDOW = 32
 # 8 MiB of frames are read at once, or more, if the memory allows it.
 _MIN_BUFFER_BYTES = 8 << 20
@@ -67,7 +68,7 @@ def max_fan_in(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class MergeBatch:
-    """Entries that come after all earlier batches of a merge, in no order yet.
+    """Unsorted entries of a merge, which come after the entries of all earlier batches.
 
     The caller may skip a batch because of its size, which saves the sort.
 
@@ -106,8 +107,8 @@ class SortedBatch:
         self._entries = _join_entries([entries for *_, entries in batch.entries_by_slice])
         self._firsts = to_offsets([len(entries) for *_, entries in batch.entries_by_slice])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
-        # As large as long reads need, and not larger: memory that is new to the process costs more
-        # than a read.
+        # Large enough for long reads, but not larger, because using new memory costs more than a
+        # read.
         self._buffer_bytes = min(
             batch.memory_bytes // 4,
             max(_MIN_BUFFER_BYTES, _READ_BYTES * len(batch.entries_by_slice)),

@@ -138,11 +138,11 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
 
 
 def measure_skipped(bounds: SliceBounds, measure: str) -> int:
-    """Returns how much the slices of a shard skip at their start, summed up.
+    """Returns the total that the slices of a shard skip at their start.
 
-    `ShardRange.edges` count from the start of that bucket. Slices of a large bucket begin later,
-    because the search for the shard's `lower_key` (see BOUNDARY_DTYPE) has skipped records of
-    earlier shards. The caller passes the result to `ShardRange.shift_left`.
+    `ShardRange.edges` count from the start of the shard's first bucket. Slices of a large bucket
+    begin later, because the search for the shard's `lower_key` (see BOUNDARY_DTYPE) has skipped
+    records of earlier shards. The caller passes the result to `ShardRange.shift_left`.
 
     Args:
         bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.

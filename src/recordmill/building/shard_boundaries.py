@@ -20,9 +20,10 @@ from recordmill.base.sizes import DEFAULT_SHARD_BYTES, MAX_DEFAULT_SHARDS
 from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
-# What positions in the order of the records count: records, or bytes of their frames.
+# Units of positions in the order of the records: records, or bytes of their frames.
 BY_RECORDS, BY_BYTES = "records", "bytes"
-# Shards of a split: their names have five digits, and a folder with more files is impractical.
+# Maximum number of shards of a split. Their names have five digits, and a folder with more files is
+# impractical.
 MAX_SHARDS = 100_000
 
 
@@ -92,9 +93,8 @@ class ShardOptions:
 # One row per shard.
 # index, num_shards: its number within the split, and the number of shards of the split.
 # begin_bucket, end_bucket: the buckets [begin_bucket, end_bucket) that contain its records. Bucket
-#     numbers continue from one split to the next.
 # begin, end: the range [begin, end) of its records, or of the first bytes of their frames. Both
-# count
+#     count from the start of `begin_bucket`.
 #     from the start of `begin_bucket`.
 # lower_key: a sort key (`sorted_run.SPARSE_INDEX_DTYPE`) that is not greater than that of its first
 #     record. b"" if it is unknown.

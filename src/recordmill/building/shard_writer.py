@@ -196,7 +196,7 @@ class ShardWriter:
                 self._path
             )
         except BaseException:
-            # The index file is open already.
+            # No caller can abort this writer, so the open index file is closed here.
             self._index.abort()
             raise
         self._output = ShardOutput(self._file, name.compression)

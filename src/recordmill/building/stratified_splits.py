@@ -26,8 +26,8 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 
 Rows = npt.NDArray[np.void]
-# One row per record or, with split groups, one per split group and class. A split group is the
-# records with one hash.
+# One row per record or, with split groups, one per split group and class. A split group consists of
+# the records with the same hash.
 RECORD_DTYPE = np.dtype(
     [("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("class_id", "<u4")]
 )

@@ -250,7 +250,8 @@ def normal_divergence(distance: float) -> float:
     >>> [round(normal_divergence(distance), 3) for distance in (0, 0.5, 1, 4)]
     [0.0, 0.044, 0.161, 0.913]
     """
-    # Both densities are integrated up to where they vanish. Farther apart, they do not overlap.
+    # Both densities are integrated up to where they vanish. If the means are more than 40 standard
+    # deviations apart, the densities do not overlap.
     half = min(distance, 40.0) / 2
     x = np.linspace(-half - 9, half + 9, 4001)
     densities = [np.exp(-((x - mean) ** 2) / 2) for mean in (-half, half)]
@@ -768,8 +769,8 @@ def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> Bucket
 def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
     """Returns whether the values of a feature are compared one by one.
 
-    They are for texts. For numbers they are if the statistics list all values, and the feature is
-    the label or has few different values.
+    Texts always are. Numbers are if the statistics list all values, and the feature is the label or
+    has few different values.
     """
     if statistics.type == "STRING":
         return True

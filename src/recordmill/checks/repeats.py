@@ -1,8 +1,8 @@
 """Search for records with equal contents, and for pairs of similar image hashes.
 
 Equal contents are found by digests. Each record takes 24 bytes in NumPy arrays, and no Python
-object. If the digests do not fit into memory, they are written to several
-temporary files, and the files are searched one after the other.
+object. If the digests do not fit into memory, they are written to several temporary files, and the
+files are searched one after the other.
 """
 
 from __future__ import annotations
@@ -242,7 +242,8 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
     is_repeated[:-1] |= is_equal
     rows = rows[order[is_repeated]]
     rows = rows[np.lexsort((rows["record"], rows["low"], rows["high"]))]
-    # A group is the rows with equal contents. Within a group, rows are sorted by split and record.
+    # A group consists of the rows with equal contents. Within a group, rows are sorted by split and
+    # record.
     group = np.cumsum(_starts_group(rows["high"]) | _starts_group(rows["low"])) - 1
     group_count = int(group[-1]) + 1 if len(group) else 0
     split = (rows["record"] >> np.uint64(_SPLIT_SHIFT)).astype(np.int64)

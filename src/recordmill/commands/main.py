@@ -44,7 +44,7 @@ _COMMANDS = {
     "restore": "make an earlier generation of a data set the newest one again",
     "compact": "join the parts of a data set that has grown",
 }
-# Commands whose code never needs pandas, and options with which they run code of others.
+# Commands that do not need pandas, and the options that may run other code, which may need it.
 _WITHOUT_PANDAS: dict[str, tuple[str, ...]] = {
     "head": (),
     "inspect": (),
@@ -396,8 +396,7 @@ def _open_standard_streams() -> None:
 def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     """Prints an error as one line to stderr and returns `code`.
 
-    With `--json`, an object with the error and the options that it names is also
-    printed to stdout.
+    With `--json`, an object with the error and the options that it names is also printed to stdout.
     """
     from recordmill.base.messages import Message, as_message, render
     from recordmill.options.flags import flag_spelling

@@ -55,7 +55,7 @@ def choose_layout(
     if request.name_feature:
         name = _get_feature("name_feature", request.name_feature, schema).name
         _check_name(schema[name])
-    # The option is not set, as an empty `name_feature` asks for numbers.
+    # None means that the option is not set. An empty text requests numbers as names.
     elif (
         request.name_feature is None
         and _SOURCE_FEATURE in schema

@@ -1,4 +1,4 @@
-"""Completion of conversions with types that depend on the records.
+"""Inference of dtypes, shapes and image sizes for conversions.
 
 A conversion of tensors or images needs a dtype, a shape or an image size. If the user does not
 specify them, they are determined from some of the records. This module also suggests conversions

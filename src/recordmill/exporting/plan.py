@@ -255,8 +255,8 @@ def _divide_shards(shards: Sequence[Piece], file_bytes: int) -> list[list[Piece]
             # may have begun in an earlier shard, is full.
             [0, *range(max_task_bytes - shard_offset % max_task_bytes, size, max_task_bytes), size]
         ):
-            # The index would tell the number of records in a part of a shard, but reading it here
-            # would open every shard.
+            # The number of records in a part of a shard is in its index, but reading it here would
+            # open every shard.
             records = shard.records if end - begin == size else None
             pieces_by_task[(shard_offset + begin) // max_task_bytes].append(
                 Piece(shard.file, shard.start + begin, shard.start + end, None, records)

@@ -6,7 +6,7 @@ aside, the old files are removed, and the new files are moved, the new summary l
 summary only while all files of a result are there. If the move is interrupted, the next read into
 DIR finishes it.
 
-DIR itself is never renamed, because it may be a mount point or contain files of others.
+DIR itself is never renamed, because it may be a mount point or contain files of other programs.
 """
 
 from __future__ import annotations

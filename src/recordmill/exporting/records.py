@@ -121,7 +121,7 @@ def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
     batch, good, undecoded = decode_lenient(
         frames.data, frames.starts[rows] + HEADER_BYTES, frames.lengths[rows], plan.decoded
     )
-    # From rows of the sample to rows of the frames.
+    # Converts rows of the sample to rows of the frames.
     good = rows[good]
     filtered = len(frames) - len(rows)
     if predicate is not None:
@@ -159,7 +159,7 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
     frames = selected_records.frames
     name = plan.files[frames.file].name if plan.options.lenient else ""
     rejects = list(list_damage_rejects(frames, name))
-    # In the order of the records, which is the order of the rejects.
+    # Rejects are in the order of the records.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         message = shorten(record.describe(), 290)
         path, place = frames.location(row)
@@ -380,7 +380,7 @@ def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
 
 def _without_oversize_record(plan: ReadPlan, frames: FileFrames) -> FileFrames:
     """Replaces a record that is too large to be decoded by damage."""
-    # A record above this size is alone.
+    # A record above this size is the only one of its frames.
     if (
         not plan.memory_bytes
         or len(frames) != 1
@@ -426,10 +426,15 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
 def iter_plan_reads(
     plan: ReadPlan, pieces: Iterable[Piece], *, limit: int | None = None
 ) -> Iterator[FrameRead]:
-    """Yields the readings of the pieces of a plan, in order. `limit` is a number of records.
+    """Yields deferred reads of the pieces of a plan, in order.
 
     Small pieces are read together, unless the file of each record matters for rejects or the
     sample.
+
+    Args:
+        plan: The plan.
+        pieces: The pieces.
+        limit: Maximum number of records to read, see `iter_piece_reads`. None reads all.
     """
     is_by_file = plan.options.lenient or plan.options.selection.sample is not None
     return (iter_piece_reads if is_by_file else iter_joined_reads)(
@@ -453,8 +458,7 @@ def salvage_reads(plan: ReadPlan, reads: Iterable[FrameRead], threads: int) -> I
     if not plan.steps and not plan.options.has_filter:
         return thread_map(lambda read: _decode(plan, read_frames(read)), reads, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
-        # One thread reads the frames, which is a hundred times faster than decoding images on
-        # another.
+        # One thread reads all frames, because that is a hundred times faster than decoding images.
         selected_records = (
             select_matching(plan, frames) for frames in _or_damage(plan, map(read_frames, reads))
         )
@@ -475,7 +479,7 @@ def salvage_reads(plan: ReadPlan, reads: Iterable[FrameRead], threads: int) -> I
 
 
 def _or_damage(plan: ReadPlan, parts: Iterator[FileFrames]) -> Iterator[FileFrames]:
-    """Yields the frames. Damage ends them with an error, unless the plan is lenient."""
+    """Yields the frames. Raises DataError at the first damage, unless the plan is lenient."""
     return parts if plan.options.lenient else stop_at_damage(parts)
 
 

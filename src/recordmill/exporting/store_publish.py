@@ -380,7 +380,7 @@ def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)
         results = list_results(out)
-        # If a later read has committed meanwhile, it writes the summary of its own result.
+        # If a later read has committed in the meantime, it writes the summary of its own result.
         if max(results, default=0) == generation:
             _finish_newest_result(out, results, text)
     except (OSError, RecordmillError) as error:

@@ -35,7 +35,11 @@ MIN_MEMORY_BYTES = 128 << 20
 
 
 def parse_build_memory(value: str | int, name: str) -> int:
-    """Returns the option `memory` of a build, in bytes."""
+    """Converts the option `memory` of a build to bytes.
+
+    Raises:
+        UsageError: It is not a size, or below MIN_MEMORY_BYTES.
+    """
     memory_bytes = parse_size(value, name)
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(

@@ -25,8 +25,8 @@ from recordmill.sources.registry import KIND_NAMES
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: files, or data in this process, such as rows or an object that yields batches.
 FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
-# Import paths of the tables of plug-ins. An attribute of `Option` lists the plug-ins that declare
-# the option: the value here is its name.
+# Import paths of the tables of plug-ins. Each value is the name of the attribute of `Option` that
+# lists the plug-ins which declare an option.
 _PLUGIN_TABLES = {"sources.registry:KINDS": "kinds", "records.writers.outputs:OUTPUTS": "outputs"}
 _Group = TypeVar("_Group", bound=Options)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -43,8 +43,8 @@ class Call:
             all its entries.
         left_out: Names of options that the call does not have, although a class declares them.
         positional: Names of options that the function takes by position, too.
-        is_command: There is a command `recordmill NAME`. Its flags are the options.
-        is_function: There is a function or a method NAME. Its keywords are the options.
+        is_command: True if there is a command `recordmill NAME`. Its flags are the options.
+        is_function: True if there is a function or a method NAME. Its keywords are the options.
     """
 
     name: str
@@ -249,7 +249,7 @@ class Values:
 
     @property
     def kind_options(self) -> dict[str, Any]:
-        """Values that the caller has set for options of some kinds of input only.
+        """Values of options that only some kinds of input have, as the caller has set them.
 
         A None that is the default does not count as set.
         """
@@ -348,15 +348,15 @@ def check_applicable(call: str, given_options: Mapping[str, Any], *, inputs: str
 def is_local(runner: str | None) -> bool:
     """Returns whether a runner runs Beam in this process.
 
-    None, the default, does. As in Beam, the name may be in upper or lower case.
+    None, the default, is one of them. As in Beam, the name may be in upper or lower case.
     """
     return runner is None or runner.lower() in LOCAL_RUNNERS
 
 
 def with_keywords(call: str) -> Callable[[_F], _F]:
-    """Shows the keywords of a call in the signature of a function with `**options`.
+    """Decorator that shows the keywords of a call in the signature of a function.
 
-    It is a decorator.
+    The function must take `**options`.
 
     The signature shows the name, the type and the default of each keyword. The reference page
     describes the options of commands. For other functions, their help is added to the docstring.

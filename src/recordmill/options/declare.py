@@ -54,20 +54,21 @@ class Option:
         flag: The flag. "" is the name with dashes.
         short: A second flag with one letter.
         heading: Heading of the option in the help.
-        common: `--help` shows the option. `--help-all` shows all options.
-        decides: The option changes the bytes of the output. The manifest of a build contains it.
-        repeated: The flag can occur several times. The value is a list.
+        common: True if `--help` shows the option. `--help-all` shows all options.
+        decides: True if the option changes the bytes of the output. The manifest of a build
+            contains it.
+        repeated: True if the flag can occur several times. The value is a list.
         kinds: Kinds of input that declare the option. () means that it applies to all. `Call` sets
             it.
         outputs: Outputs of a read that declare the option. () means that it applies to all. `Call`
             sets it.
-        files_only: The option of a build does not apply to data in memory. Options with `kinds`
-            never do.
+        files_only: True if the option of a build does not apply to data in memory. Options with
+            `kinds` never do.
         needs: The option requires one of these other options.
-        engine_only: The option requires a runner outside of this process.
+        engine_only: True if the option requires a runner outside of this process.
         excludes: The option can't be combined with any of these other options.
-        shell_only: The option exists only on the command line.
-        keyword_only: The option exists only in Python.
+        shell_only: True if the option exists only on the command line.
+        keyword_only: True if the option exists only in Python.
         name: Keyword in Python.
         keyword_type: Type of the keyword, as text.
     """
@@ -169,8 +170,8 @@ class Option:
     def _without_arrays(self, value: Any) -> Any:
         """Converts an array of NumPy or another library to a list or a scalar.
 
-        Comparing an array returns an array instead of a bool. So the code after this never gets
-        one.
+        Comparing an array returns an array instead of a bool, which the checks after this can't
+        use.
 
         Raises:
             WrongTypeError: The option takes neither a list nor a tuple.
@@ -231,7 +232,7 @@ def declare(help: str, *, default: Any, parse: Any = None, **attributes: Any) ->
         help: See `Option`.
         default: Value as a user would write it.
         parse: See `Option`. Without a parser, users pass values of the type of the field.
-            **attributes: Other attributes of `Option`. In addition, `accepts` is the type of the
+        **attributes: Other attributes of `Option`. In addition, `accepts` is the type of the
             keyword, if it is neither the type of the field nor an annotation of the parser.
     """
     return _Declaration(None, {"help": help, "default": default, "parse": parse, **attributes})

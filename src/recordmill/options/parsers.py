@@ -21,7 +21,7 @@ _CHARACTERS = {"tab": "\t", "\\t": "\t", "none": None}
 
 
 def parse_character(value: str | None, name: str) -> str | None:
-    """Returns a character.
+    """Converts the text of an option to a character.
 
     The text `tab` means a tab, and the text `none` means None.
 
@@ -79,17 +79,29 @@ def parse_text(value: str, name: str) -> str:
 
 
 def parse_whole(value: int, name: str) -> int:
-    """Returns a whole number of any type, such as `numpy.int64`, as an int."""
+    """Converts a whole number of any type, such as `numpy.int64`, to an int.
+
+    Raises:
+        UsageError: The value is not a whole number.
+    """
     return to_whole_number(value, name)
 
 
 def parse_positive(value: int, name: str) -> int:
-    """Returns a whole number that is at least 1."""
+    """Checks an option that is a whole number from 1 on.
+
+    Raises:
+        UsageError: It is not a whole number, or below 1.
+    """
     return to_whole_number(value, name, 1)
 
 
 def parse_threads(value: int, name: str) -> int:
-    """Returns a number of threads. 0 means one per core."""
+    """Checks a number of threads. 0 means one per core.
+
+    Raises:
+        UsageError: It is not a whole number, or below 0.
+    """
     count = to_whole_number(value, name)
     if count < 0:
         raise UsageError("{threads}: must be 0 (one per core) or more", threads=option(name, value))

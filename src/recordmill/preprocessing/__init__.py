@@ -1,4 +1,4 @@
 """Declared transforms, and saved tf.Transform graphs as functions of RecordBatches.
 
-This room does not use Beam. It imports TensorFlow inside of functions only.
+This package does not use Beam. It imports TensorFlow only inside of functions.
 """

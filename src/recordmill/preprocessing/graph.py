@@ -48,7 +48,7 @@ def load_graph(folder: str) -> Any:
         loaded = tf.saved_model.load(model)
     except Exception as error:
         # For a damaged model TensorFlow raises all kinds of errors: KeyError, IndexError, OpError.
-        # An exhausted limit of the machine says nothing about the model.
+        # If the machine has exhausted a limit, the model itself may be intact.
         if find_exhausted_limit(error) is not None:
             raise
         reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][

@@ -331,7 +331,7 @@ def _write_tft_metadata(
         existing = (
             json.loads(read_range(asset_map_path).tobytes()) if is_file(asset_map_path) else {}
         )
-        # Names that tf.Transform has written itself win.
+        # Names that tf.Transform has written itself take precedence.
         _write(asset_map_path, json.dumps({**files, **existing}, sort_keys=True))
 
 

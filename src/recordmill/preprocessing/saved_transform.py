@@ -26,8 +26,8 @@ from recordmill.preprocessing.tensors import column_from_tensor, make_batch, mak
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 
-# 1,000 rows of one batch: each takes several runs of the graph to find, and more of them are not an
-# accident of the data.
+# 1,000 rows of one batch. Finding each takes several runs of the graph. If there are more, the
+# transform does not suit the data.
 MAX_REFUSED_ROWS = 1000
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _load_lock, _load_cached = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)

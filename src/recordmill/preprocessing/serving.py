@@ -104,7 +104,8 @@ def _layer_class() -> Any:
             """Checks the files of a saved transform, and loads its graph.
 
             Args:
-                folder: The folder that contains `transform_fn/`. The layer needs it until the end.
+                folder: The folder that contains `transform_fn/`. The layer needs it as long as it
+                    exists.
 
             Raises:
                 DataError: A file is missing or differs from the manifest, or can't be loaded.

@@ -61,8 +61,8 @@ class BenchResult:
         consumer: The output, one of BENCH_OUTPUTS.
         shuffle: The option `shuffle` of the batches.
         features: Number of features that were decoded.
-        has_foreign_compression: Some file is compressed and has no manifest, so it can only be
-            decompressed from its start.
+        has_foreign_compression: True if a file is compressed and has no manifest. Such a file can
+            only be decompressed from its start.
     """
 
     batches: int
@@ -80,7 +80,7 @@ class BenchResult:
 
     @property
     def busy_share(self) -> float:
-        """Share of the time of all threads that the stages account for."""
+        """Share of the time of all threads that the stages took, from 0 to 1."""
         return sum(self.stages.values()) / max(self.seconds * self.threads, 1e-9)
 
     def to_json(self) -> dict[str, Any]:

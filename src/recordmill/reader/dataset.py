@@ -281,7 +281,7 @@ class Dataset(Trainable[Records]):
         Raises:
             UsageError: The condition does not fit the features, the mask has another length, or a
                 record is named twice.
-            IndexError: There is no record of such a number.
+            IndexError: A record number is out of range.
 
         Examples:
             >>> ds = recordmill.open("shards")
@@ -357,7 +357,7 @@ class Dataset(Trainable[Records]):
         return self.records.head(records)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """Returns the records with some numbers, in the given order.
+        """Returns records by number, in the given order.
 
         Args:
             records: Record numbers in any order, also repeated. Negative numbers count from the

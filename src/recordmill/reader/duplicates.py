@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 _GREY_IMAGE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
 _GREY_BYTES = similarity.GREY_SIDE * similarity.GREY_SIDE
-# Pairs of images that are compared together. Their greys are float64 in memory: 32 MiB with
-# intermediate results.
+# Number of image pairs that are compared at a time. Their small grey versions are float64 then, and
+# take 32 MiB with intermediate results.
 _PAIR_BATCH = 1024
 
-# record numbers [n], their split, hashes [n, HASH_WORDS], greys [n, _GREY_BYTES]
+# (record numbers [n], index of their split, hashes [n, HASH_WORDS], grey versions [n, _GREY_BYTES])
 _ImageHashes = tuple[Int64s, int, U64, Bytes]
 
 
@@ -203,7 +203,7 @@ def find_repeat_violations(
 ) -> Iterator[Violation]:
     """Yields the violations of the rules about leakage and duplicates.
 
-    All records are read once. If a rule looks for similar images, they are read a second time for
+    All records are read once. If a rule looks for similar images, the records are read again for
     each image feature.
 
     Args:

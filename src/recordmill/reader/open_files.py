@@ -1,4 +1,4 @@
-"""Files of a data set with what all views of them share: `OpenFiles`."""
+"""`OpenFiles`: the open files of a data set, with the schema and conversions of all its views."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ class OpenFiles:
         steps: Conversions of features, by stored name.
         image_target: Targets of encoded images, by stored name or for all images. None keeps them
             encoded.
-        class_names: Classes are returned as names instead of numbers.
-        guess: The guess that the schema comes from. Each decoded record has to confirm it.
-        is_lenient: Damaged places are not errors. In files without an index, each of them counts as
-            one record that can't be read.
-        known_notes: The notes of `known_schema`.
+        class_names: True returns classes as names instead of numbers.
+        guess: The guess that the schema comes from, or None. If set, each decoded record must
+            confirm it.
+        is_lenient: True if damaged places are not errors. In files without an index, each of them
+            counts as one record that can't be read.
+        known_notes: Names of the files that described the features of `known_schema`.
     """
 
     catalog: Catalog
@@ -92,7 +93,7 @@ class OpenFiles:
         infer_from: str | int | None = None,
         **options: Any,
     ) -> OpenFiles:
-        """Opens the files of a catalog. Of their contents, only a schema file is read.
+        """Opens the files of a catalog. Reads a schema file, but no records.
 
         Args:
             catalog: The files.

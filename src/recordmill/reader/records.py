@@ -1,4 +1,4 @@
-"""Records of a set of files as a view shows them: `Records`."""
+"""`Records`: an immutable view of the records of some files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ from recordmill.shards.record_files import RecordFiles
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-# 64 MiB: size of the decoded images of one piece. An 8 MiB piece of encoded images decodes to more.
+# 64 MiB: maximum size of the decoded images of a piece. An encoded piece of 8 MiB may decode to
+# much more.
 _MAX_PIXEL_BYTES = 64 << 20
 _Result = TypeVar("_Result")
 
@@ -122,10 +123,10 @@ class Records:
         return Records, tuple(getattr(self, field.name) for field in fields(self))
 
     def _checked(self) -> Records:
-        """Returns these records.
+        """Checks the columns, conditions and conversions, and returns these records.
 
         Raises:
-            UsageError: The columns, conditions or conversions do not fit the features.
+            UsageError: One of them does not fit the features.
         """
         _ = self.schema, self.filter.feature_names
         return self
@@ -200,9 +201,8 @@ class Records:
     def may_lack(self, name: str) -> bool:
         """Returns whether a record may lack a feature. Reads no records.
 
-        The answer comes from the schema, and from the statistics of the build, which count each
-        split by itself. If a condition uses the feature, the answer is False, because readers check
-        each record anyway.
+        The answer comes from the schema and from the statistics of the build. If a condition uses
+        the feature, the answer is False, because readers check each record anyway.
         """
         feature, stored_name = self.schema[name], self.names.get(name, name)
         if feature.required or feature.ragged_rank or stored_name in self.filter.feature_names:
@@ -451,11 +451,11 @@ class Records:
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records in order, decoded on threads.
 
-        A batch holds the records of about 8 MiB of a file, or of several small files, or the
-        matching ones among them. If images are decoded, a batch has at most 64 MiB of pixels, or
-        one record. A list of images counts as long as the longest one of the first records. If
-        records were selected by number, parts of files without selected records are not read.
-        Nothing is read until the iterator is consumed.
+        A batch holds the records of about 8 MiB of a file or of several small files. If the view
+        selects records, a batch holds only the matching ones. If images are decoded, a batch has at
+        most 64 MiB of pixels, or one record. Lists of images are assumed to be as long as the
+        longest list of the first records. If records were selected by number, parts of files
+        without selected records are not read. Nothing is read until the iterator is consumed.
 
         Args:
             start: Number of the first record. Negative numbers count from the end, as in a slice.
@@ -515,7 +515,7 @@ class Records:
         return pa.Table.from_batches(batches, to_arrow(self.schema))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """Returns the records with some numbers, in the given order.
+        """Returns records by number, in the given order.
 
         Raises:
             IndexError: A number is out of range.

@@ -101,7 +101,7 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
 
 
 def make_not_dropped_error(name: str) -> UsageError:
-    """Returns the error for `nulls="drop"` and records of several data sets.
+    """Returns the UsageError for `nulls="drop"` on a mixture or a zip.
 
     Args:
         name: A feature that may be missing.

@@ -190,7 +190,7 @@ def _element_normalization(name: str, elements: list[ElementStatistics]) -> dict
         raise UsageError(
             f"feature {name!r}: element {int(np.argmin(total))} holds no finite number"
         )
-    # An element may have no finite number in one of the splits, which then does not count.
+    # If an element has no finite number in a split, its mean there is NaN, and its count is 0.
     means = np.nan_to_num(np.stack([part.mean for part in elements]))
     variances = np.nan_to_num(np.stack([part.variance for part in elements]))
     mean = (counts * means).sum(0) / total

@@ -39,7 +39,8 @@ from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.pieces import PIECE_BYTES, FrameRead, join_reads
 from recordmill.shards.record_files import RecordFiles
 
-# 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
+# 1 MiB. The decoder reads longer records, because protobuf copies a record, and needs nine times
+# its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_ITEMS = 8192  # maximum length of a list; the decoder is faster for longer lists
 # For runs of this length, the fixed costs of an additional read do not matter.
@@ -199,8 +200,8 @@ def read_columns(
 def _iter_reads_by_number(files: RecordFiles, numbers: Int64s) -> Iterator[FrameRead]:
     """Yields deferred reads of the records with these numbers, in order.
 
-    Many consecutive records are read as pieces, and small pieces together. Other frames are copied
-    one by one into a buffer, so that many of them share the fixed costs of a read.
+    Long runs of consecutive records are read as pieces, and small pieces together. Other frames are
+    copied one by one into a buffer, so that many of them share the fixed costs of a read.
 
     Args:
         numbers: Ascending record numbers.

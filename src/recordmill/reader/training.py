@@ -1,4 +1,4 @@
-"""Methods that return batches for training, to be mixed into a data set.
+"""`Trainable`: the methods of data sets that return batches for training.
 
 TensorFlow and PyTorch are imported by the methods that need them.
 """
@@ -42,7 +42,7 @@ _Records = TypeVar("_Records", bound="Fetchable")
 class Trainable(Generic[_Records]):
     """Base class of data sets, mixtures and zips, with the methods that return batches.
 
-    The order of the batches is exact and the same for every output.
+    The options determine the order of the batches exactly. It is the same for every output.
 
     Attributes:
         records: The records.
@@ -78,10 +78,10 @@ class Trainable(Generic[_Records]):
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records in order, decoded on threads.
 
-        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
-        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
-        selected by number, parts of files without selected records are not read. Nothing is read
-        until the iterator is consumed.
+        A batch holds the records of about 8 MiB of a file. If the view selects records, a batch
+        holds only the matching ones. If images are decoded, a batch has at most 64 MiB of pixels,
+        or one record. If records were selected by number, parts of files without selected records
+        are not read. Nothing is read until the iterator is consumed.
 
         Args:
             start: Number of the first record. Negative numbers count from the end, as in a slice.
@@ -158,8 +158,8 @@ class Trainable(Generic[_Records]):
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` for `fit` of Keras 3, with any backend.
 
-        This is `to_tf` with the label of the schema. It also hides a warning of Keras: that
-        `fit(shuffle=True)`, its default, has no effect on such data.
+        This is `to_tf` with the label of the schema. Keras warns that `fit(shuffle=True)`, its
+        default, has no effect on such data. This method hides the warning.
 
         Args:
             batch_size: Number of rows of a batch of this host.

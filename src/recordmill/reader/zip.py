@@ -117,7 +117,9 @@ def _read_keys(dataset: Records, numbers: Int64s) -> npt.NDArray[np.uint64]:
 
 @suggest_fields
 class Zip(Trainable["ZippedRecords"]):
-    """Data sets side by side, with records, columns, tables and batches as a `Dataset`.
+    """Data sets with the same records, side by side.
+
+    Records, columns, tables and batches are returned as by a `Dataset`.
 
     Use `zip` to create one.
 
@@ -137,7 +139,7 @@ class Zip(Trainable["ZippedRecords"]):
         return Zip(self.records.select(columns))
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns what `Dataset.__getitem__` returns for the same key."""
+        """Returns records or columns, as `Dataset.__getitem__` does for the same key."""
         if isinstance(key, str):
             records = self.select([key]).records  # refuses an unknown name
             return Dataset(next(part for part in records.parts if key in part.schema))[key]

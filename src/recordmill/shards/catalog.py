@@ -157,9 +157,11 @@ class Catalog:
         root: Folder or store URL of the data set, or None.
         generation: Number of the generation of the data set, or None.
         notes: Messages for the user about files that were left out or are empty.
-        store_settings: How files in a store are read. None means the settings of the process.
-        missing_shards: Paths of absent shards, if the names of other shards count them.
-            length_problems: Problems with the number of shards in a `dataset_info.json`. `notes`
+        store_settings: Settings for reading the files from a store. None means the settings of the
+            process.
+        missing_shards: Paths of shards that do not exist, although the names of other shards count
+            them.
+        length_problems: Problems with the number of shards in a `dataset_info.json`. `notes`
             contains them, too.
     """
 
@@ -328,8 +330,9 @@ def catalog_data_set(
         else:
             schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
             return Catalog(files, schema, manifest, str(out), generation)
-        # Reached only if a build has replaced the data set meanwhile and removed the old shards.
-        # Try again with the new generation. A requested one is gone, which the next try reports.
+        # Reached only if a build has replaced the data set in the meantime and removed the old
+        # shards. The next attempt uses the new generation. If the user requested the old one, the
+        # next attempt reports that it was removed.
 
 
 def _iter_data_set_files(
@@ -431,7 +434,7 @@ def catalog_files(
 
 @dataclass(frozen=True)
 class _FoundFiles:
-    """The files of a listing, by their contents.
+    """Files of a listing, divided by their contents.
 
     Attributes:
         files: The files to read.

@@ -36,7 +36,7 @@ class RecordOffsets(Protocol):
 
     Attributes:
         records: Number of records.
-        end: The end of the last record.
+        end: Offset after the last record.
     """
 
     @property
@@ -124,8 +124,8 @@ def resolve(
 ) -> Iterator[Piece]:
     """Divides pieces with unknown record numbers into pieces with known ones.
 
-    The index of the shard contains the numbers. A small complete shard needs no index. Other pieces
-    are yielded unchanged. Several indexes in a store are read at the same time.
+    The index of the shard contains the numbers. A piece that is a complete small shard needs no
+    index. Other pieces are yielded unchanged. Several indexes in a store are read at the same time.
     """
 
     def divide(piece: Piece) -> Iterable[Piece]:
@@ -181,7 +181,7 @@ def _open_index(
 
 
 def load_member_begins(file: ShardFile) -> Int64s | None:
-    """Returns the first uncompressed byte of each member, or None for an uncompressed shard."""
+    """Returns the offset of each member in the uncompressed shard. None if it is not compressed."""
     return np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
 
 
@@ -244,11 +244,12 @@ def _find_cut(
 ) -> tuple[int, int]:
     """Finds the end of a piece.
 
-    The piece contains all records or members that end at `limit` or before it, but at least one.
+    The piece contains all records or members that end at `limit` or before it. It contains at least
+    one, even if that is larger.
 
     Args:
         offsets: Offsets of the records.
-        start: Offset of its first record.
+        start: Offset of the piece's first record.
         limit: Offset after a piece of the maximum size.
         begins: Offsets of the members, or None to end the piece after any record.
 

@@ -196,14 +196,14 @@ class MappedIndex:
         return record, self.offset_of(record), self.offset_of(record + 1)
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns the offsets and payload lengths of records, like `RecordLocator.locate`."""
+        """Returns the offsets and payload lengths of records, like `PartialIndex.locate`."""
         entries = self.entries
         return _read_entries(entries, records, records, len(entries), self.end, self.path)
 
     def locate_one(self, record: int) -> tuple[int, int]:
         """Returns the offset and payload length of one record, like `locate`.
 
-        NumPy's fixed costs would be most of the time of reading the record.
+        It does without NumPy, whose fixed costs would be most of the time of reading the record.
         """
         offset, length = self.entries.item(record)[:2]
         end = self.offset_of(record + 1)

@@ -1,8 +1,8 @@
 """Many uncompressed shards on a disk, read by record number at once: `JoinedShards`.
 
-To find and copy records shard by shard costs about 0.1 ms for each shard. A batch of a shuffled
-data set of 1,000 parts has records of all of them. Here, all shards and their indexes are mapped
-into one array, so one call finds all records of a batch, and another one copies them.
+Finding and copying records costs about 0.1 ms for each shard, if it is done shard by shard. A batch
+of a shuffled data set may have records of 1,000 shards. Here, all shards and their indexes are
+mapped into one array, so one call finds all records of a batch, and another one copies them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class JoinedShards:
         if is_wrong.any():
             number = numbers[np.argmax(is_wrong)]
             ordinal = int(self._ends.searchsorted(number, "right"))
-            # It raises the error.
+            # This call raises the error for the first wrong record.
             self._shards[ordinal].locate(number[None] - self._firsts[ordinal])
         return offsets + np.repeat(self._content_begins[used], counts), lengths
 
@@ -134,7 +134,8 @@ def join_shards(files: Sequence[TFRecordFile]) -> JoinedShards | None:
     """Joins at least MIN_SHARDS uncompressed shards on a disk. Reads nothing.
 
     Returns:
-        None for fewer or other files, and if the process can't map this number of files.
+        None if there are fewer files or files of another kind, or if the process can't map them
+        all.
     """
     if len(files) < MIN_SHARDS:
         return None
@@ -150,6 +151,7 @@ def join_shards(files: Sequence[TFRecordFile]) -> JoinedShards | None:
     entry_bytes = INDEX_DTYPE.itemsize
     content_bytes = [shard.framed_bytes for shard in shards]
     index_bytes = [MAX_INDEX_HEADER_BYTES + shard.records * entry_bytes for shard in shards]
-    # `locate` reads the entry after each record. After the last record, there is this one.
+    # `locate` also reads the index entry after that of each record. The last entry is followed by
+    # this additional one.
     mapped = MappedFiles.reserve(np.array([*content_bytes, *index_bytes, entry_bytes]))
     return None if mapped is None else JoinedShards(shards, mapped)

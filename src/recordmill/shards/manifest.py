@@ -50,7 +50,7 @@ SKETCH_NAME = "sketch.arrow"
 # Files of a data folder that describe all parts up to it. They are needed in the last part only.
 MERGED_FILES = (STATISTICS_NAME, SKETCH_NAME)
 TRANSFORM_FOLDER = "transform"
-# What makes a generation. Manifests of earlier releases do not name it, and come from builds.
+# Actions that create a generation. Manifests of earlier releases name none, and come from builds.
 ACTIONS = BUILD, APPEND, COMPACT, RESTORE = "build", "append", "compact", "restore"
 # The newest generation, and the one before it for readers that opened it.
 DEFAULT_KEPT_GENERATIONS = 2
@@ -187,8 +187,9 @@ class Part:
         folder: Name of the data folder, `data-<id>`.
         kind: Kind of the inputs.
         splits: The shards of each split, in reading order.
-        inputs: "files" and "bytes": number and total size of the input files. "list", if there are
-            files: name of the list of the files in the data folder.
+        inputs: "files" and "bytes" are the number and total size of the input files. "list" is the
+            name of the file in the data folder that lists them. There is no "list" if the inputs
+            are not files.
         records_read: Number of records in the inputs.
         records_rejected: Number of records that were left out.
     """
@@ -213,12 +214,12 @@ class Manifest:
         schema: Text of schema.pbtxt.
         parts: The data folders and their shards.
         rejects: Number of rejects, their reasons, and the files that list them.
-        fingerprint: SHA-256 over everything that two identical builds have in common. statistics:
-            Notes, a summary, and name, size and digest of two files: the statistics file, and the
-            sketch file. An append uses the latter to compute the statistics of all records.
+        fingerprint: SHA-256 over everything that two identical builds have in common.
+        statistics: Notes, a summary, and name, size and digest of two files: the statistics file,
+            and the sketch file. An append uses the latter to compute the statistics of all records.
         run: Facts about the run that do not change the data, such as times, versions and threads.
-            "action" is what made the generation, see ACTIONS. "keep_generations" is the number of
-            generations that a commit keeps.
+            "action" is the action that created the generation, see ACTIONS. "keep_generations" is
+            the number of generations that a commit keeps.
         transform: The transform that made the records, see docs/transform.md. Empty without a
             transform, and then absent in the file.
         description: The description of the data set, and the features that are images in TensorFlow
@@ -257,7 +258,7 @@ class Manifest:
 
     @property
     def action(self) -> str:
-        """What made the generation, one of ACTIONS."""
+        """Action that created the generation, one of ACTIONS."""
         return str(self.run.get("action", BUILD))
 
     @property
@@ -428,8 +429,8 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
     return _parse_manifest(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
 
 
-# An append loads its few generations ten times in all, and 1,000 parts take 40 ms to check. The key
-# contains the text, so that a replaced file is parsed again.
+# An append loads its few generations ten times in all, and it takes 40 ms to check 1,000 parts. The
+# cache key contains the text, so that a replaced file is parsed again.
 @functools.lru_cache(maxsize=3)
 def _parse_manifest(data: bytes, path: str) -> Manifest:
     return Manifest.from_json(data, path)

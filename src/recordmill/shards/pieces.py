@@ -397,8 +397,8 @@ class _PieceRead:
     Attributes:
         file: The file.
         piece: A piece with an end and a known first record.
-        requested: Waits for the bytes of the piece and returns them, if they were requested from a
-            store.
+        requested: Waits for the bytes of the piece, which were requested from a store, and returns
+            them. None if the file is on a disk.
     """
 
     file: ShardFile

@@ -237,9 +237,9 @@ class RecordFiles(Sequence[TFRecordFile]):
             yield from np.split(numbers[own], edges)
 
     def spool_all(self, threads: int) -> None:
-        """Decompresses all compressed files without an index.
+        """Decompresses all compressed files without an index into temporary files.
 
-        After that, their records can be read in any order. Decompressed files are left alone.
+        After that, their records can be read in any order. A file is decompressed only once.
 
         Raises:
             DataError: A file has changed since it was counted.

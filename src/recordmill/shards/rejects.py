@@ -68,7 +68,7 @@ def is_record_error(error: DataError) -> bool:
 
 
 def with_remedy(error: DataError) -> DataError:
-    """Returns an error about a record that also suggests `max_rejects`.
+    """Returns an error about a record with the advice to use `max_rejects`.
 
     With this option, the record would be a reject.
     """
@@ -246,13 +246,14 @@ class RejectSummary:
         )
 
     def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
-        """Checks the limit during a run.
-
-        Raises TooManyRejects if it is exceeded by more than REJECTS_BEYOND_BUDGET.
+        """Checks the limit during a run. Some rejects beyond the limit are accepted.
 
         Args:
             max_rejects: Maximum number of rejects of the run.
             other_rejects: Number of rejects of other tasks of the run.
+
+        Raises:
+            TooManyRejects: The limit is exceeded by more than REJECTS_BEYOND_BUDGET.
         """
         if self.total + other_rejects > max_rejects + REJECTS_BEYOND_BUDGET:
             other_files = ", and of other files" if other_rejects else ""

@@ -115,7 +115,7 @@ class TFRecordFile(ABC):
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damaged records that the first pass has found. None for a shard."""
+        """Damaged records that the first pass has found. Empty for a shard of a data set."""
         return ()
 
     @property
@@ -360,9 +360,9 @@ class IndexedShard(TFRecordFile):
         They stay mapped as long as this object exists. The shard must be uncompressed.
 
         Args:
-            mapped: The room for the files.
-            ordinal: The place of the shard.
-            index_ordinal: The place of its index.
+            mapped: The array that has room for both files.
+            ordinal: Number of the shard among the files of `mapped`.
+            index_ordinal: Number of the index among these files.
 
         Returns:
             The index.

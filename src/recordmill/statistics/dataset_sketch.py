@@ -333,7 +333,7 @@ class FeatureSketch:
         if self.is_text:
             texts = self.texts("values")
             if any(len(text) > value_sketch.MAX_TEXT_BYTES for text in texts.values()):
-                return None  # cut texts are no longer different
+                return None  # texts that were cut may be equal
             values = [texts[hash_].decode("utf-8", "replace") for hash_ in hashes.tolist()]
         elif self.is_bytes:
             return None

@@ -325,7 +325,7 @@ class FeatureStatistics:
     def to_json(self) -> dict[str, Any]:
         """Returns the figures in the form that `--json` prints.
 
-        Of `top_values`, it has the first 20.
+        It contains only the first 20 of `top_values`.
         """
         optional: dict[str, Any] = {}
         if self.colours is not None:

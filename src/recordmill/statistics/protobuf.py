@@ -202,7 +202,8 @@ def finite_or_none(values: npt.NDArray[np.float64]) -> Any:
     >>> finite_or_none(np.array([0.5, np.nan]))
     [0.5, None]
     """
-    # Adding 0.0 makes -0.0 positive. Which of both is the minimum depends on the order of records.
+    # Adding 0.0 makes -0.0 positive. Otherwise, the order of the records would determine which of
+    # both is the minimum.
     numbers = (values + 0.0).astype(object)
     numbers[~np.isfinite(values)] = None
     return numbers.tolist()

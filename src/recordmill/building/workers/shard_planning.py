@@ -47,7 +47,7 @@ from recordmill.storage.files import reopen_file
 # Maximum number of sorted runs from which a shard is merged. If there are more, they are first
 # merged in blocks.
 FAN_IN = 1_000
-# 1 GiB is the output of such a merge. It then reads about 1 MiB from each of FAN_IN sorted runs.
+# 1 GiB: intended output of a merge task. It then reads about 1 MiB from each of FAN_IN sorted runs.
 MERGED_RUN_BYTES = 1 << 30
 
 

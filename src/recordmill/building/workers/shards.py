@@ -1,6 +1,6 @@
 """Shards by workers, and the end of such a build.
 
-A free worker writes a shard under names of its attempt. The engine may run several attempts of a
+A worker writes a shard under names of its own attempt. The engine may run several attempts of a
 task, and accepts one. Attempts never share a name, so a late one changes nothing that others read.
 Then the files of the accepted attempt are renamed to their final names, which may be repeated.
 

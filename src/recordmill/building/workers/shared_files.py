@@ -256,7 +256,8 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     # Without this, other builds would treat the run as dead.
     job_folder.open_run().renew_lease()
     saved = plan.transform
-    # On a disk it is in the data folder already. An append uses that of the data set.
+    # On a disk, the transform is in the data folder already. An append uses the one of the data
+    # set.
     if saved is not None and job_folder.is_remote and not is_remote(saved.folder):
         files = {
             f"{TRANSFORM_FOLDER}/{name}": path

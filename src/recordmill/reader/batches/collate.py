@@ -51,7 +51,7 @@ def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> lis
         column: One list per row.
         edges: int64 [steps + 1]. First row of each step, and the number of rows.
         lengths: int64 [steps]. Length of the rows of each step.
-        value: Fills up shorter rows.
+        value: The value that fills up shorter rows.
 
     Returns:
         For each step, an array [rows, length, ...].
@@ -306,8 +306,8 @@ _SAMPLE_RECORDS = 256
 def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
     """Estimates the memory of a row in padded arrays of numbers.
 
-    For a collation without a fixed length, this is the length of the longest list among the first
-    `_SAMPLE_RECORDS` records.
+    If a collation has no fixed length, the longest list among the first `_SAMPLE_RECORDS` records
+    determines the length.
     """
     features = {feature.name: feature for feature in dataset.schema}
     numeric_collations = {
@@ -381,11 +381,11 @@ class ExtraColumns:
     """Columns that the reader adds to a batch.
 
     Attributes:
-        has_mask: Adds "mask", because batches are filled up.
+        has_mask: Adds "mask", which is False in rows that only fill up a batch.
         has_ids: Adds the file and the record number of each record.
         matrix: Features that are combined into one column. Empty for none.
-        defaults: By feature, the value that replaces missing ones in the matrix. Without it they
-            are NaN.
+        defaults: By feature, the value that replaces missing ones in the matrix. Missing values of
+            other features become NaN.
     """
 
     has_mask: bool = False
@@ -506,7 +506,7 @@ class Collator:
         Args:
             form: Options that determine the form of a batch.
             schema: Features of the data set.
-            has_mask: Batches are filled up.
+            has_mask: True if batches are filled up, and therefore need a mask.
             defaults: By feature, the value that replaces missing ones.
 
         Raises:

@@ -61,12 +61,12 @@ def compute_length_boundaries(columns: Iterable[pa.Array], num_buckets: int) -> 
 
 @dataclass(frozen=True)
 class LengthBuckets:
-    """Buckets of the bucketed feature.
+    """Sorting of rows into buckets, by the length of one feature.
 
     Attributes:
-        name: Name of the feature.
+        name: Name of this feature.
         column_index: Index of its column.
-        collation: Collation with boundaries.
+        collation: The collation, with the boundaries of the buckets.
     """
 
     name: str

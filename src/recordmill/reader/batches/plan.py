@@ -37,9 +37,11 @@ from recordmill.records.columns.ragged import Array, Ragged
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
-# Minimum number of pieces in a window: it mixes records from that many parts of the data set.
+# Minimum number of pieces in a window. With fewer, a window would mix records from too few parts of
+# the data set.
 _MIN_WINDOW_PIECES = 16
-# field of a state inside a group of bucketed steps, with the identity and start of the group
+# Field of a state that is inside a group of bucketed steps. It has the options and the start of the
+# group.
 _GROUP_KEY = "bucketed"
 
 
@@ -195,8 +197,8 @@ class StepPlan:
         """Returns the plan from a state on.
 
         Raises:
-            UsageError: The state belongs to other data or options, or it is between steps that were
-                gathered differently.
+            UsageError: The state belongs to other data or options, or it is inside a group of steps
+                that other options have formed.
         """
         schedule = self.schedule.resume(state)
         group = state.get(_GROUP_KEY)
@@ -301,11 +303,10 @@ class StepPlan:
         }
 
     def _bucket_rows(self, rows: StepRows) -> list[StepBlock]:
-        """Sorts the rows of a group and returns a block of them.
+        """Sorts the rows of a group by length, and returns them as a block.
 
-        The block has only the steps of this worker.
-
-        The list is empty if none of the steps belongs to this worker.
+        The block has only the steps of this worker. The list is empty if none of the steps belongs
+        to this worker.
         """
         assert self.buckets is not None
         first_step = self.schedule.count_steps_before(
@@ -410,7 +411,7 @@ def count_iteration_steps(schedule: Schedule, epochs: int | None) -> int:
 def plan_steps(
     dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]
 ) -> StepPlan:
-    """Plans the steps of this host, without end.
+    """Returns an endless plan of the steps of this host.
 
     The plan begins at the state and `start_step` of `order`. `StepPlan.select_iteration` ends it.
 
@@ -479,7 +480,13 @@ def _add_boundaries(dataset: Fetchable, buckets: LengthBuckets) -> LengthBuckets
 
 
 def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) -> None:
-    """Raises UsageError if a state is inside a group that was gathered differently."""
+    """Raises UsageError if a state is inside a group of steps that other options have formed.
+
+    Args:
+        group: The value of the state for the group.
+        expected: The current options, from `StepPlan._group_identity`.
+        schedule: The schedule from the state on.
+    """
     for name, value in expected.items():
         if not isinstance(group, Mapping) or name not in group:
             raise UsageError(
@@ -499,7 +506,7 @@ def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) ->
 def make_schedule(
     dataset: Fetchable, batch_size: int, order: Order, *, for_all_hosts: bool = False
 ) -> Schedule:
-    """Returns the schedule of this host, without end.
+    """Returns an endless schedule of the steps of this host.
 
     Args:
         batch_size: Number of rows of a batch of this host.
@@ -517,7 +524,7 @@ def make_schedule(
     )
     records = len(dataset)
     steps = (
-        # packing divides the steps of all hosts among them
+        # packing takes the records of all hosts, and divides the packed rows among the hosts later
         EpochSteps(records, batch_size)
         if for_all_hosts
         else EpochSteps(records, batch_size, remainder, num_hosts=hosts, host_index=host)

@@ -57,12 +57,10 @@ def make_image_decoder(
 
     The threads of the fetcher call it.
 
-    If an image can't be decoded and `on_bad` is "error", the function raises DataError. If it is
-    "skip", the function leaves out the row.
-
     Args:
         schema: Features of the rows.
-        on_bad: "error" or "skip".
+        on_bad: If an image can't be decoded, "error" raises DataError, and "skip" leaves out the
+            row.
     """
 
     def decode_images(block: StepBlock) -> StepBlock:
@@ -134,7 +132,7 @@ class BatchRefiller:
                 schedule is an error.
 
         Raises:
-            DataError: The schedule is endless, and there are no batches.
+            DataError: The schedule is endless, and this number of epochs had no batch.
         """
         pending: list[StepBlock] = []
         empty_epochs, has_batch = 0, self._first_schedule.position > 0
@@ -355,7 +353,7 @@ class BatchSource:
         return self.options.memory.on_bad == "skip"
 
     def plan(self, batch_size: int) -> StepPlan:
-        """Plans the steps of this host, without end.
+        """Returns an endless plan of the steps of this host.
 
         Args:
             batch_size: Number of rows of a batch of this host.

@@ -142,7 +142,7 @@ def _check_lists(
 def estimate_row_bytes(dataset: Sampled, images: Mapping[str, Images]) -> int:
     """Returns the size of the decoded images of a record, in bytes.
 
-    A list counts as long as the longest one of the first records.
+    Lists of images are assumed to be as long as the longest list of the first records.
     """
     lists = [name for name in images if dataset.schema[name].shape]
     # without lists, the files need not be read

@@ -133,7 +133,7 @@ class EncodedImage:
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """(EXIF orientation that is applied, height, width), before the image is turned."""
+        """(EXIF orientation to apply, height and width before the image is turned)."""
         return self._orientation, self._header.height, self._header.width
 
     @property

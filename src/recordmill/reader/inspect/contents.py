@@ -287,7 +287,7 @@ def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
 
 def _are_plausible(numbers: np.ndarray) -> bool:
     if numbers.dtype.kind == "i":
-        # other bytes read as integers have large values
+        # other bytes usually become large numbers if they are read as integers
         return bool(((numbers > -(1 << 24)) & (numbers < 1 << 24)).all())
     with np.errstate(invalid="ignore"):
         size = np.abs(numbers)

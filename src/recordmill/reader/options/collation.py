@@ -251,7 +251,7 @@ def _check_fill_value(value: Any, feature: Feature) -> Any:
     """
     if is_bytes(feature):
         kind = str if feature.dtype == "string" else bytes
-        # the type is compared because False == 0 is not a text
+        # compares the type, because False == 0, but only the number 0 means the empty text
         value = kind() if type(value) is int and value == 0 else value
         if isinstance(value, kind):
             return value

@@ -25,29 +25,48 @@ from recordmill.schemas.feature import Schema
 
 
 def parse_epochs(value: int | None, name: str) -> int | None:
-    """Returns the option `epochs`. None means without end."""
+    """Checks the option `epochs`, a number that is at least 1. None means without end.
+
+    Raises:
+        UsageError: It is not a whole number, or below 1.
+    """
     return None if value is None else to_whole_number(value, name, 1)
 
 
 def parse_not_negative(value: int, name: str) -> int:
-    """Returns a whole number that is 0 or larger."""
+    """Checks an option that is a whole number from 0 on.
+
+    Raises:
+        UsageError: It is not a whole number, or below 0.
+    """
     return to_whole_number(value, name, 0)
 
 
 def parse_num_hosts(value: int, name: str) -> int:
-    """Returns the option `num_hosts`, which is at least 1."""
+    """Checks the option `num_hosts`, which is at least 1.
+
+    Raises:
+        UsageError: It is not a whole number, or out of range.
+    """
     return to_whole_number(value, name, 1, MAX_ROWS)
 
 
 def parse_host_index(value: int, name: str) -> int:
-    """Returns the option `host_index`, which counts from 0."""
+    """Checks the option `host_index`, which counts from 0.
+
+    Raises:
+        UsageError: It is not a whole number, or out of range.
+    """
     return to_whole_number(value, name, 0, MAX_ROWS)
 
 
 def parse_label(value: str | bool, name: str) -> str | bool:
-    """Returns the option `label`: the name of a feature, or a bool.
+    """Checks the option `label`: the name of a feature, or a bool.
 
     True means the label of the schema.
+
+    Raises:
+        UsageError: It is neither a text nor a bool.
     """
     if not isinstance(value, str | bool):
         raise UsageError(
@@ -57,7 +76,11 @@ def parse_label(value: str | bool, name: str) -> str | bool:
 
 
 def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
-    """Returns the option `matrix`: names of features."""
+    """Checks the option `matrix`: a list of names of features.
+
+    Raises:
+        UsageError: It is not a list of texts, or empty.
+    """
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not is_list or not value:
         raise UsageError(f'matrix is a list of features, as in matrix=["x", "z"], not {value!r}')
@@ -65,14 +88,18 @@ def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
 
 
 def parse_defaults(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the option `defaults`: values by feature name."""
+    """Checks the option `defaults`: values by feature name.
+
+    Raises:
+        UsageError: It is not a mapping.
+    """
     if not isinstance(value, Mapping):
         raise UsageError(f"defaults is a value by feature name, not {value!r}")
     return value
 
 
 def parse_map(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Returns the option `map`: a function of a batch.
+    """Checks the option `map`: a function of a batch.
 
     Raises:
         UsageError: It is not callable with a batch as the only argument.
@@ -81,7 +108,7 @@ def parse_map(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]
         raise UsageError(f"map is a function of a batch, not {function!r}")
     try:
         signature = inspect.signature(function)
-    # some functions of C have no signature
+    # some functions that are written in C have no signature
     except (ValueError, TypeError):
         return function
     try:

@@ -215,10 +215,7 @@ class Schedule:
         )
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the rows that count, bool [rows].
-
-        Other rows only fill up a batch.
-        """
+        """Returns a mask that is False for padding rows of a batch, bool [rows]."""
         return self.epoch_steps.positions(step_range) < self.epoch_steps.records
 
     def skip_steps(self, num_steps: int) -> Schedule:
@@ -319,7 +316,7 @@ class Schedule:
         return replace(self, epoch=epoch, position=position)
 
     def _check_generations(self, saved: Any) -> None:
-        """Raises UsageError if a state is of other generations of the data sets."""
+        """Raises UsageError if a state was saved with another generation of a data set."""
         numbers = saved if isinstance(saved, list) else [saved]
         if len(numbers) != len(self.generations):
             return

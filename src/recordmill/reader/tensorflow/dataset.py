@@ -128,7 +128,7 @@ def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
     """Prevents a distribution strategy from dividing the share of this host once more.
 
     TensorFlow's strategies respect an option of the data set. Keras's `DataParallel` ignores it and
-    calls `rebatch`, so this method raises UsageError.
+    calls `rebatch`, so the methods `rebatch` and `shard` of the result raise UsageError.
     """
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

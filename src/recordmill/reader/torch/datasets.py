@@ -211,7 +211,7 @@ class WorkerPosition:
         """Returns the position in a saved state.
 
         Args:
-            first_plan: Steps of all workers from the first iteration on, without end.
+            first_plan: Endless plan of the steps of all workers, from the first iteration on.
             epochs: Number of epochs of an iteration. None means without end.
 
         Raises:
@@ -345,7 +345,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
         Args:
             source: The data set with its options.
-            first_plan: Steps of all workers of this host, without end.
+            first_plan: Endless plan of the steps of all workers of this host.
             num_ranks: Number of ranks of torch.distributed that the plan was made for. None if the
                 caller has passed `num_hosts` and `host_index`.
         """
