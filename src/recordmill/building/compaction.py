@@ -111,11 +111,11 @@ def plan_compaction(
         folder: The local run folder.
         out: The output folder or store URL.
         base: Number of the newest generation.
-        shard_options: The number or size of the shards. None keeps that of the data set.
-        compression: The compression of the shards. None keeps that of the data set.
+        shard_options: The number or size of the shards. None means the same as in the data set.
+        compression: The compression of the shards. None means the same as in the data set.
         threads: The number of threads.
         memory_bytes: The memory limit of the compaction.
-        keep_generations: The number of generations that are kept. None keeps as many as before.
+        keep_generations: The number of generations that are kept. None means as many as before.
     """
     options = manifest.options
     if shard_options is None:

@@ -394,7 +394,7 @@ def write_statistics(
 
     Args:
         plan: The plan of the build.
-        sketch: The statistics of the new records. None does nothing.
+        sketch: The statistics of the new records. If None, nothing is done.
         folder: The data folder or its URL.
         out: The output folder or store URL.
 

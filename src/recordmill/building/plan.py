@@ -89,7 +89,7 @@ class BuildPlan:
         stratified_splits: The boundaries of the splits in each class, for `stratify`. None without
             `stratify`, and until `count_classes` has set it.
         description: The user's description of the data set.
-        keep_generations: The number of generations that commits keep. None keeps as many as the
+        keep_generations: The number of generations that commits keep. None means as many as the
             newest generation specifies.
         expected_bytes: The size of the records, if it is known without a source.
         base_manifest: The manifest of `base_generation`, if the records are appended to its parts.

@@ -173,7 +173,8 @@ class ShardWriter:
         name: The final name.
         split_id: Ordinal of the split.
         index: Number of the shard within the split.
-        direct_writer: Creates a file that bypasses the page cache. None creates an ordinary one.
+        direct_writer: Creates a file that bypasses the page cache. If None, the file is an ordinary
+            one.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class BucketHistogram:
         Args:
             infinities: Number of -inf values, and number of inf values.
             zeros: Number of zeros.
-            is_non_negative: True if no number is negative. False leaves zeros in their buckets.
+            is_non_negative: True if no number is negative. Otherwise zeros remain in their buckets.
         """
         points, counts = dict(self.points), self.counts.copy()
         if is_non_negative and zeros:
@@ -522,8 +522,8 @@ class _FeatureComparison:
         sample: Statistics of the sample to check.
         base: Statistics of the sample that it is compared with.
         base_name: Name of `base` in messages.
-        is_categorical: True if the shares of single values are compared. False compares
-            distributions.
+        is_categorical: True if the shares of single values are compared. Otherwise distributions
+            are compared.
         both_list_all_values: True if the statistics of both samples list all different values.
         sample_sizes: Number of independent observations in `sample` and `base`.
     """

@@ -90,7 +90,7 @@ _Category = Annotated[str, Parse(_parse_category)]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds for the comparison of two samples. None disables a comparison.
+    """Thresholds for the comparison of two samples. A comparison with None is disabled.
 
     Attributes:
         jensen_shannon: Limit of the Jensen-Shannon divergence of numbers, sizes or lengths. In
@@ -123,9 +123,9 @@ class FeatureRules:
         other_values: Largest share of values that are not in `values`.
         shares: Bounds of the share of some values, by value.
         drift: Threshold of the divergence or distance from another data set. It replaces
-            `jensen_shannon` or `l_infinity` of `Rules.drift`. None disables the comparison.
+            `jensen_shannon` or `l_infinity` of `Rules.drift`. If None, the comparison is disabled.
         skew: Threshold of the divergence or distance from the training split. It replaces
-            `jensen_shannon` or `l_infinity` of `Rules.skew`. None disables the comparison.
+            `jensen_shannon` or `l_infinity` of `Rules.skew`. If None, the comparison is disabled.
     """
 
     present: Share | None = None
@@ -165,7 +165,7 @@ class ClassRules:
 class RepeatLimits:
     """Largest shares of repeated records, either within a split or between splits.
 
-    None disables a search. `bool` of an object is False if it has no limits.
+    A search with None is disabled. `bool` of an object is False if it has no limits.
 
     Attributes:
         records: Largest share of records with equal bytes.

@@ -145,7 +145,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Parses the arguments, runs the command and reports its errors.
 
     Args:
-        argv: The arguments. None takes the arguments of this process, and allows the command to
+        argv: The arguments. None means the arguments of this process. In this case the command may
             change settings of the process.
 
     Returns:

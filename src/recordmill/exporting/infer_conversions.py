@@ -52,11 +52,11 @@ class UnresolvedImages:
     """Conversion of encoded images to pixels, with unknown features or sizes.
 
     Attributes:
-        feature: Name of the feature. None converts all features that contain images.
-        size: (height, width) of all images after the conversion, which resizes them. None keeps the
-            size of each image.
+        feature: Name of the feature. None means all features that contain images.
+        size: (height, width) of all images after the conversion, which resizes them. If None, each
+            image keeps its size.
         channels: Number of channels of the pixels.
-        ragged: True allows images of different sizes. False makes them an error.
+        ragged: True if images may have different sizes. Otherwise such images are an error.
     """
 
     feature: str | None
@@ -76,7 +76,7 @@ class RecordBatches:
         files: The input files.
         pieces: The pieces of each split.
         schema: Schema of the records.
-        lenient: True leaves out damaged records. False makes them an error.
+        lenient: True if damaged records are left out. Otherwise they are an error.
         threads: Number of threads for decoding.
     """
 
@@ -95,8 +95,8 @@ class RecordBatches:
 
         Args:
             names: Names of the features.
-            max_parts: Maximum number of pieces, or batches of a stream, to read. None reads
-                everything.
+            max_parts: Maximum number of pieces, or batches of a stream, to read. If None,
+                everything is read.
 
         Yields:
             (path of the file, batch).

@@ -62,7 +62,7 @@ class ReadTask:
         index: Number of the output among the outputs of its split, counted from 0.
         num_tasks: Number of outputs of the split.
         pieces: Parts of the input files that contain the records of the output, in order.
-        limit: Maximum number of records to write. None writes all.
+        limit: Maximum number of records to write. If None, all are written.
     """
 
     split: str
@@ -84,8 +84,9 @@ def plan_split_tasks(
 
     Args:
         catalog: The input files.
-        lenient: True turns damaged bytes of a file into a damaged piece. False makes them an error.
-        limit: Maximum number of records to write for each split. None writes all.
+        lenient: If True, damaged bytes of a file become a damaged piece. Otherwise they are an
+            error.
+        limit: Maximum number of records to write for each split. If None, all are written.
         has_filter: True if records may be filtered out. The tasks then contain all pieces, because
             it is unknown which ones are needed for `limit` records. Otherwise they contain only the
             pieces with the first `limit` records.
@@ -275,7 +276,7 @@ class ReadOptions:
         conversions: Options that convert features.
         steps: The steps of `conversions`, in the order in which they are applied. The types of an
             `UnresolvedStep` are determined from the records.
-        lenient: True makes damaged records rejects. False makes them an error.
+        lenient: True if damaged records become rejects. Otherwise they are an error.
         format_options: Options of the output format, in a class of its own. None for formats
             without options.
     """
@@ -294,7 +295,7 @@ class ReadOptions:
 
     @property
     def predicate(self) -> Predicate | None:
-        """Condition that records must satisfy. None keeps all records."""
+        """Condition that records must satisfy. None means that all records are kept."""
         where = self.selection.where
         return None if where is None else Predicate(where)
 
@@ -376,12 +377,12 @@ def plan_read(
     Args:
         inputs: The inputs, or a catalog that `find_inputs` has returned.
         options: The options.
-        schema: Schema from the user. None uses the schema of the data set. If there is none, the
+        schema: Schema from the user. None means the schema of the data set. If there is none, the
             schema is inferred from the records.
         threads: Number of threads for the inference.
-        allow_guess: True infers the schema from the first records only, and sets `ReadPlan.guess`.
-            This has no effect unless all records will be decoded, because only then they can
-            confirm the guess.
+        allow_guess: If True, the schema is inferred from the first records only, and
+            `ReadPlan.guess` is set. This has no effect unless all records will be decoded, because
+            only then they can confirm the guess.
         memory_bytes: Memory limit of the inference.
 
     Raises:

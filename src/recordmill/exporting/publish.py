@@ -93,7 +93,7 @@ def begin_publication(
 
     Args:
         out: Path of the output folder, which may not exist yet.
-        overwrite: True allows an earlier result in the folder, which `publish` replaces.
+        overwrite: True if the folder may contain an earlier result, which `publish` replaces.
         uses_engine: True if an engine runs the read. Passed to `RunFolder.create`.
 
     Raises:
@@ -130,7 +130,7 @@ class DiskPublication(Publication):
 
     Attributes:
         folder: Run folder of the read.
-        overwrite: True allows to replace an earlier result.
+        overwrite: True if an earlier result may be replaced.
     """
 
     folder: RunFolder

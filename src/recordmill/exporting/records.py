@@ -434,7 +434,7 @@ def iter_plan_reads(
     Args:
         plan: The plan.
         pieces: The pieces.
-        limit: Maximum number of records to read, see `iter_piece_reads`. None reads all.
+        limit: Maximum number of records to read, see `iter_piece_reads`. If None, all are read.
     """
     is_by_file = plan.options.lenient or plan.options.selection.sample is not None
     return (iter_piece_reads if is_by_file else iter_joined_reads)(

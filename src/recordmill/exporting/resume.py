@@ -337,7 +337,7 @@ def _take_over_run(out: Path, fingerprint: str | None, uses_engine: bool) -> Run
 
     Args:
         out: The output folder.
-        fingerprint: The fingerprint. None removes all killed reads.
+        fingerprint: The fingerprint. If None, all killed reads are removed.
         uses_engine: True if workers of an engine write the outputs.
 
     Returns:

@@ -64,8 +64,8 @@ class Uploads:
         out: URL of the output folder in the store.
         finished: Outputs that earlier processes of this read have finished, or None.
         memory_bytes: Memory that all uploads together may use.
-        concurrency: Maximum number of uploads while other outputs are written. 0 uploads everything
-            after the last output is written.
+        concurrency: Maximum number of uploads while other outputs are written. If 0, everything is
+            uploaded after the last output is written.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
 
     Args:
         out: URL of the output folder.
-        overwrite: True allows an earlier result there, which `publish` replaces.
+        overwrite: True if the folder may contain an earlier result, which `publish` replaces.
 
     Returns:
         The run folder, and the generation of the newest result. The latter is 0 if there is no
@@ -398,8 +398,8 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
     Args:
         out: URL of the output folder.
         results: The data folder of each generation, from `list_results`. Not empty.
-        text: Content of the newest `_reads/` object. None reads it from the store, and writes
-            `_read.json` only if that differs.
+        text: Content of the newest `_reads/` object. If None, it is read from the store, and
+            `_read.json` is written only if it differs.
     """
     generation = max(results)
     if text is None:

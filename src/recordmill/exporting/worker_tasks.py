@@ -123,7 +123,7 @@ class ReadRun:
         output_format: Name of the format that the workers write.
         threads: Number of threads that decode the records of a task.
         concurrent_tasks: Number of tasks that a worker runs at the same time.
-        saves_progress: True saves the record counts of each attempt.
+        saves_progress: True if the record counts of each attempt are saved.
         finished_tasks: For each task, the result of an earlier read that was killed, or None. Empty
             if there was no such read.
         results_name: Name of the file that lists the accepted attempts.

@@ -306,7 +306,7 @@ def check_applicable(call: str, given_options: Mapping[str, Any], *, inputs: str
     Args:
         call: Name of the call.
         given_options: Values that the caller has set, by name of the option.
-        inputs: Inputs of a build: FILE_INPUTS or MEMORY_INPUTS. "" does not check them.
+        inputs: Inputs of a build: FILE_INPUTS or MEMORY_INPUTS. If "", they are not checked.
     """
     options = {option.name: option for option in CALLS[call].keywords}
     # An option with its default value has the same effect as one that is not set.

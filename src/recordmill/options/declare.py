@@ -50,7 +50,8 @@ class Option:
             first annotation is the type of the keyword. If None is the default, it is not parsed.
         default_text: The default as shown in the help, if `default` itself is not readable.
         choices: Allowed values. A type such as `Literal["a", "b"]` lists them, too.
-        metavar: Placeholder of the value in the help. None shows `N` for a whole number.
+        metavar: Placeholder of the value in the help. If None, the placeholder of a whole number is
+            `N`.
         flag: The flag. "" is the name with dashes.
         short: A second flag with one letter.
         heading: Heading of the option in the help.

@@ -27,7 +27,7 @@ def format_flag(option: Option, value: object = None) -> str | None:
 
     Args:
         option: The option.
-        value: The value. None returns the flag alone.
+        value: The value. If None, the flag is returned alone.
 
     Returns:
         None if no flag sets the option to this value.

@@ -112,16 +112,16 @@ class BuildOrder(Options, heading="order and splits", decides=True):
     """Options for the order of records and their splits.
 
     Attributes:
-        key: Column that determines the key. None derives it from file and position.
-        splits: (name, fraction) of each split. The fractions sum to 1. None lets the folders of the
+        key: Column that determines the key. If None, the key depends on file and position.
+        splits: (name, fraction) of each split. The fractions sum to 1. If None, the folders of the
             inputs determine the splits. Without such folders, all records are in `train`.
         split_column: Column that contains the name of the split.
         split_at: (column, boundaries). A record belongs to the split after the last boundary that
             its value in the column reaches.
         split_by: Column with the split groups: records with equal values stay in one split. None
             means `key`.
-        stratify: Column with the classes. Each class is divided by the fractions. None divides all
-            records together.
+        stratify: Column with the classes. Each class is divided by the fractions. If None, all
+            records are divided together.
         key_bits: Number of leading bits of a key that are used. The other bits are 0. Tests lower
             the number to get equal keys.
 

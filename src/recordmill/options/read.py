@@ -117,8 +117,8 @@ class ReadConversions(
     Attributes:
         decode_images: Names of the features, also as one string with commas. True means all
             features that contain images. None, "" and False mean none.
-        resize: Size of the decoded images, (height, width) or a text such as `224x224`. None keeps
-            the size of each image.
+        resize: Size of the decoded images, (height, width) or a text such as `224x224`. If None,
+            each image keeps its size.
     """
 
     decode_images: bool | str | Sequence[str] | None = declare(

@@ -72,10 +72,10 @@ def open(
     Args:
         inputs: The output folder of a build, or one or several files, folders or globs. An output
             folder can't be combined with other inputs.
-        split: The split to read. None reads all splits, in the order of the manifest.
+        split: The split to read. If None, all splits are read, in the order of the manifest.
         columns: Names of the features to read, in this order, as a sequence or as text with commas
-            between the names. Other features are skipped without being parsed. None reads all
-            features.
+            between the names. Other features are skipped without being parsed. If None, all
+            features are read.
         **options: Further options, as keywords. docs/reference.md lists them.
 
     Returns:
@@ -460,8 +460,8 @@ class Dataset(Trainable[Records]):
         """Reads the records in order, as Arrow record batches.
 
         Args:
-            batch_rows: Number of rows of each batch except the last. None returns batches as they
-                are read, each from about 8 MiB of a file.
+            batch_rows: Number of rows of each batch except the last. If None, batches are returned
+                as they are read, each from about 8 MiB of a file.
 
         Returns:
             An iterator of `pyarrow.RecordBatch`.
@@ -488,8 +488,8 @@ class Dataset(Trainable[Records]):
         Args:
             memmap_dir: A new or empty local folder. The columns are written there as `.npy` files
                 and returned memory-mapped, so they may be larger than the memory. Text is `Strings`
-                then, instead of an object array. `open_columns(memmap_dir)` opens them again. None
-                keeps the columns in memory.
+                then, instead of an object array. `open_columns(memmap_dir)` opens them again. If
+                None, the columns are in memory.
 
         Returns:
             The columns by feature name.
@@ -571,7 +571,7 @@ class Dataset(Trainable[Records]):
         scikit-learn. Only the split `train` counts, or all splits if there is no such split.
 
         Args:
-            label: The feature with the classes. None uses the label of the data set.
+            label: The feature with the classes. None means the label of the data set.
 
         Returns:
             The weight of each class. Keys are class numbers, as `class_weight` of Keras takes them,
@@ -603,8 +603,8 @@ class Dataset(Trainable[Records]):
         returns them. They come from the images that were decoded for the statistics.
 
         Args:
-            feature: The feature. None returns the keywords of each numeric feature, by name, except
-                the label and classes.
+            feature: The feature. If None, the result contains the keywords of each numeric feature,
+                by name, except the label and classes.
             by: "quantiles" changes the quantiles at 1 % and at 99 % of each element to -1 and 1,
                 which robot policies use because outliers have no influence. It is for vectors only.
 

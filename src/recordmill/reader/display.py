@@ -67,7 +67,7 @@ def make_headline(
 
     Args:
         catalog: The files.
-        records: Number of records in the files. None shows the size in bytes instead.
+        records: Number of records in the files. If None, the size in bytes is shown instead.
         subset: Number of records that satisfy the conditions. None if it is not known yet.
         conditions: The conditions as text. Empty if no records are left out.
     """

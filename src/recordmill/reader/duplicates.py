@@ -172,7 +172,7 @@ class _Comparison(NamedTuple):
 
     Attributes:
         check: Name of its limit in the rules, one of the _CHECK constants.
-        feature: The feature. None compares complete records.
+        feature: The feature. None means that complete records are compared.
     """
 
     check: str

@@ -59,11 +59,11 @@ class OpenFiles:
         record_files: The same files, open. Use `files` to read them.
         known_schema: Schema of the stored records. None if it is not known yet.
         threads: Number of threads that read and decode. 0 means one per core.
-        infer_from: The sample for inferring an unknown schema. None uses all records.
+        infer_from: The sample for inferring an unknown schema. None means all records.
         steps: Conversions of features, by stored name.
-        image_target: Targets of encoded images, by stored name or for all images. None keeps them
-            encoded.
-        class_names: True returns classes as names instead of numbers.
+        image_target: Targets of encoded images, by stored name or for all images. If None, images
+            stay encoded.
+        class_names: True if classes are returned as names instead of numbers.
         guess: The guess that the schema comes from, or None. If set, each decoded record must
             confirm it.
         is_lenient: True if damaged places are not errors. In files without an index, each of them
@@ -273,7 +273,7 @@ class OpenFiles:
 
         Args:
             frames: Frames of one file, or of several files. The latter have such numbers already.
-            records: Record numbers in the file. None takes the numbers of `frames`.
+            records: Record numbers in the file. None means the numbers of `frames`.
         """
         numbers = frames.numbers if records is None else np.array(records, np.int64)
         origin = frames.origin
@@ -297,9 +297,9 @@ class OpenFiles:
         Args:
             start: Number of the first record.
             stop: Number after the last record. None means the end.
-            piece_records: Maximum number of records of a read. None sets no limit. Files that can
+            piece_records: Maximum number of records of a read. None means no limit. Files that can
                 only be read from the start ignore it.
-            subset: Reads without a record of this subset are left out. None keeps all.
+            subset: Reads without a record of this subset are left out. If None, all are kept.
         """
         stop = self.num_records if stop is None else min(stop, self.num_records)
         return iter_range_reads(self.files, start, stop, piece_records=piece_records, subset=subset)

@@ -77,9 +77,10 @@ class Records:
     Attributes:
         open_files: The files and their conversions.
         filter: The selection of records.
-        columns: Stored names of the features to read. None reads all.
+        columns: Stored names of the features to read. If None, all are read.
         names: Shown name to stored name of the renamed features.
-        pinned_fingerprint: Fingerprint that was taken over from another view. None computes it.
+        pinned_fingerprint: Fingerprint that was taken over from another view. If None, it is
+            computed.
     """
 
     open_files: OpenFiles
@@ -99,7 +100,7 @@ class Records:
 
         Args:
             open_files: The files.
-            columns: Names of the features to read. None reads all.
+            columns: Names of the features to read. If None, all are read.
             where: A condition on the stored features.
 
         Raises:
@@ -411,7 +412,7 @@ class Records:
         Args:
             start: Number of the first record among all stored records.
             stop: Number after the last record. None means the end.
-            piece_records: Maximum number of records of a read. None sets no limit.
+            piece_records: Maximum number of records of a read. None means no limit.
         """
         return self.open_files.iter_reads(
             start, stop, piece_records=piece_records, subset=self.filter.subset

@@ -73,8 +73,8 @@ def iter_range_reads(
     Args:
         start: Number of the first record among all files.
         stop: Number after the last record.
-        piece_records: Maximum number of records of a read. None sets no limit.
-        subset: Reads without a record of this subset are left out. None keeps all.
+        piece_records: Maximum number of records of a read. None means no limit.
+        subset: Reads without a record of this subset are left out. If None, all are kept.
     """
     ends = files.ends
 
@@ -353,7 +353,7 @@ def read_row(
     Args:
         number: Number of the record among all files.
         decoding: The conversion of payloads to columns.
-        plan: The plan for `parse_record`. None always uses the decoder.
+        plan: The plan for `parse_record`. If None, the decoder is always used.
         is_full_schema: The schema contains all features of the records.
 
     Raises:

@@ -133,7 +133,8 @@ class Trainable(Generic[_Records]):
         data set is iterated again, as Keras does in each epoch, it continues with the next epochs.
 
         Args:
-            batch_size: Number of rows of a batch of this host. None returns single records.
+            batch_size: Number of rows of a batch of this host. If None, single records are
+                returned.
 
         Returns:
             A `tf.data.Dataset` of dicts, or of tuples if the option `label` is set.
@@ -163,7 +164,7 @@ class Trainable(Generic[_Records]):
 
         Args:
             batch_size: Number of rows of a batch of this host.
-            label: The feature that is y in `(x, y)`. True uses the label of the schema.
+            label: The feature that is y in `(x, y)`. True means the label of the schema.
             **options: Other options of `to_tf`.
 
         Returns:

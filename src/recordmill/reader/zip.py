@@ -189,7 +189,7 @@ class ZippedRecords:
 
     Attributes:
         parts: The records of each data set.
-        columns: Names of the features to read. None reads all.
+        columns: Names of the features to read. If None, all are read.
     """
 
     parts: tuple[Records, ...]

@@ -218,7 +218,7 @@ def catalog_inputs(
 
     Args:
         inputs: Folder of a data set, or files, folders, globs and `@list.txt` of TFRecord files.
-        split: Name of the only split to list. None lists all splits.
+        split: Name of the only split to list. If None, all splits are listed.
         generation: Generation of the data set. None means the newest.
         lenient: See `catalog_data_set` and `catalog_files`.
         skips_headerless: See `catalog_files`.
@@ -270,7 +270,7 @@ def with_store_settings(
 
     Args:
         catalog: The files. Their indexes get the same settings.
-        concurrency: Maximum number of concurrent requests. None keeps the current number.
+        concurrency: Maximum number of concurrent requests. None means the current number.
         cache_folder: Folder for cached blocks. "" means no cache.
         max_cache_bytes: Maximum size of the cache.
     """
@@ -299,7 +299,7 @@ def catalog_data_set(
 
     Args:
         out: Folder or store URL of the data set.
-        split: Name of the only split to list. None lists all splits.
+        split: Name of the only split to list. If None, all splits are listed.
         generation: Generation of the data set. None means the newest.
         lenient: A shard may have another size than in the manifest. The reader counts its missing
             records as rejects.

@@ -215,7 +215,8 @@ def cut_records(
         end: Number and offset after the last record.
         piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
         piece_records: Maximum number of records of a piece, or None.
-        begins: Offsets where a piece may begin, except the first one. None allows every record.
+        begins: Offsets where a piece may begin, except the first one. If None, it may begin at
+            every record.
         source: Path of the index, for error messages.
 
     Raises:

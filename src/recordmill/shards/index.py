@@ -284,8 +284,8 @@ def check_contiguous(
         index: Consecutive entries of an index.
         source: Path of the index, for error messages.
         first_record: Number of the first record, for error messages.
-        begin: Expected first byte of the first frame. None accepts any.
-        end: Expected end of the last frame. None accepts any.
+        begin: Expected first byte of the first frame. If None, any is accepted.
+        end: Expected end of the last frame. If None, any is accepted.
     """
     offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
     expected_offsets = np.empty(len(index), np.int64)

@@ -471,7 +471,7 @@ def load_newest_manifest(
     Args:
         out: Folder or store URL of the data set.
         known_generations: The result of `list_generations` if the caller has just called it. This
-            saves a request to a store. () lists the generations here.
+            saves a request to a store. If empty, the generations are listed here.
 
     Returns:
         (number of the generation, manifest).

@@ -116,7 +116,7 @@ def check_range(
 
     Args:
         record: The record number in the message.
-        end: Uncompressed size of the file. None takes the size in the manifest, or of the file.
+        end: Uncompressed size of the file. None means the size in the manifest, or of the file.
     """
     if end is None:
         end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
@@ -146,10 +146,10 @@ def iter_piece_reads(
     Args:
         files: The files, by their ordinals in the pieces.
         pieces: Pieces with known record numbers.
-        limit: Reading stops after the piece with this number of records, including damaged ones.
-            None reads all.
+        limit: Reading stops after the piece with this number of records, including damaged ones. If
+            None, all are read.
         refuse: Takes the size of a record in bytes. Returns the reason why it is too large, or "".
-            A record that is too large becomes damage. None reads records of any size.
+            A record that is too large becomes damage. If None, records of any size are read.
     """
     yield from _read_ahead(files, pieces, lambda pieces: _iter_reads(files, pieces, limit, refuse))
 
@@ -203,7 +203,7 @@ def join_reads(reads: Iterable[FrameRead], max_records: int | None = None) -> It
 
     Args:
         reads: The deferred reads. Reads that are not from `start_read` are not joined.
-        max_records: Maximum number of records of a joined read. None sets no limit.
+        max_records: Maximum number of records of a joined read. None means no limit.
     """
     group: list[_PieceRead] = []
     group_bytes = group_records = 0
@@ -556,7 +556,7 @@ def inflate_members(
 
     Args:
         unreadable: Receives the damaged members, as `scan_piece` takes them. Their bytes are zeros
-            in the result. None raises their errors.
+            in the result. If None, their errors are raised.
 
     Returns:
         Bytes [start, stop) of the uncompressed shard.

@@ -45,7 +45,7 @@ def scan_headers(
 
     Args:
         path: Path or URL of the file.
-        lenient: Continues after damage. False raises the first damage.
+        lenient: If True, the scan continues after damage. Otherwise the first damage is raised.
         digest: Receives the lengths and CRCs of all frames.
 
     Yields:

@@ -355,7 +355,7 @@ class RejectWriter:
         path: Path of the file.
         max_rejects: Maximum number of rejects of the run. None if unknown.
         task_name: Name of the task, the same for all attempts. The rejects of all tasks with the
-            same folder are counted together. None counts only the rejects of this writer.
+            same folder are counted together. If None, only the rejects of this writer are counted.
     """
 
     def __init__(

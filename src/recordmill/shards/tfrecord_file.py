@@ -274,7 +274,7 @@ class TFRecordFile(ABC):
 
     @property
     def _piece_begins(self) -> Int64s | None:
-        """Offsets where a piece may begin. None allows every record."""
+        """Offsets where a piece may begin. None means at every record."""
         return None
 
     def start_read(self, piece: Piece) -> FrameRead:
@@ -703,7 +703,8 @@ def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> 
     Args:
         file: The file.
         ordinal: Ordinal of the file in the catalog.
-        spool: Temporary files for decompressed contents. None creates them for this file alone.
+        spool: Temporary files for decompressed contents. If None, they are created for this file
+            alone.
     """
     if file.info is not None and file.index_path is not None:
         return IndexedShard(file, ordinal)

@@ -119,7 +119,7 @@ def verify(
     Args:
         inputs: Folder of a data set, or files, folders and globs.
         progress: A function that is called with the progress, see `build`.
-        quiet: False displays the progress.
+        quiet: If False, the progress is displayed.
         **options: The options of `recordmill verify`, as keywords. docs/reference.md lists them.
 
     Returns:

@@ -199,9 +199,9 @@ class FeatureSketch:
             flat: The column.
             keys: [records] The sort key of each record of the batch. It determines the occurrences
                 of texts that are sampled.
-            rows: The indexes of the records to count, ascending. None counts all records.
+            rows: The indexes of the records to count, ascending. If None, all are counted.
             sums: [records, NUM_PIXEL_SUMS] The pixel sums of the images, if the caller has decoded
-                them. None decodes a sample of the images.
+                them. If None, a sample of the images is decoded.
         """
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
@@ -723,8 +723,8 @@ def _value_blocks(
         splits: [rows + 1] The first value of each row. None if each row has `length` values.
         length: The number of values of each row, if `splits` is None.
         rows: The number of rows.
-        selected_rows: The rows to use, ascending. None uses all.
-        with_records: True yields the row and the position of each value, too.
+        selected_rows: The rows to use, ascending. If None, all are used.
+        with_records: If True, the row and the position of each value are yielded, too.
         block_values: The largest number of values of a block.
 
     Yields:

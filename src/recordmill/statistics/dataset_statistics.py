@@ -102,7 +102,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
         Args:
             splits: Names of the splits. Unknown names are ignored.
-            features: Names of the features, in the order of the result. None keeps all.
+            features: Names of the features, in the order of the result. If None, all are kept.
 
         Raises:
             UsageError: A feature does not exist.
@@ -124,9 +124,8 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """Returns the statistics of one split and some features, for command-line options.
 
         Args:
-            split: Name of the split. None selects all splits.
-            columns: Names of the features, as a sequence or as a text with commas. None selects
-                all.
+            split: Name of the split. None means all splits.
+            columns: Names of the features, as a sequence or as a text with commas. None means all.
 
         Raises:
             UsageError: The split or a feature does not exist.

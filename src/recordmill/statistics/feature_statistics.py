@@ -120,7 +120,7 @@ class ElementStatistics:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the figures as nested lists. None replaces NaN and infinite numbers."""
+        """Returns the figures as nested lists. NaN and infinite numbers become None."""
         return {
             "finite": self.finite.tolist(),
             "mean": finite_or_none(self.mean),

@@ -197,7 +197,7 @@ def _put_elements(proto: Any, elements: ElementSketch) -> None:
 def finite_or_none(values: npt.NDArray[np.float64]) -> Any:
     """Returns an array as nested lists for JSON.
 
-    None replaces NaN and infinite numbers.
+    NaN and infinite numbers become None.
 
     >>> finite_or_none(np.array([0.5, np.nan]))
     [0.5, None]

@@ -92,7 +92,7 @@ class JobFolder:
     Attributes:
         out: The output folder, absolute, or the URL in a store.
         id: Id of the run.
-        storage_requests: Maximum number of concurrent requests to stores of each worker. None keeps
+        storage_requests: Maximum number of concurrent requests to stores of each worker. None means
             the default. `begin_step` applies it.
     """
 

@@ -154,7 +154,7 @@ def split_column(
     Args:
         name: Name of the feature.
         column: Its values in all rows of the block.
-        collation: Collation of the feature. None leaves it as it is.
+        collation: Collation of the feature. If None, the feature stays as it is.
 
     Returns:
         Column name to its values in each step. The columns are the feature itself and the extra

@@ -457,8 +457,8 @@ class BatchSource:
         """Returns the columns of each step by name.
 
         Args:
-            nulls: True returns masked arrays, and None in arrays of text. False fills missing
-                values and adds `name/valid`.
+            nulls: If True, the arrays are masked, and arrays of text contain None. If False,
+                missing values are filled, and `name/valid` is added.
         """
         with time_stage("collate"):
             columns = self.collator.convert_columns(block, self.schema, self.dataset)

@@ -376,7 +376,7 @@ class _DecodeTask:
             has one image.
         valid: [images] False for missing images. None if there are none.
         photos: The photo of each mask, which may be missing. Empty for other images.
-        default: Encoded image for rows without an image. None makes them black.
+        default: Encoded image for rows without an image. If None, these rows are black.
         numbers: [images]. Record numbers, which determine random crops.
         out: [images, *shape]. Receives the pixels.
         kept_parts: [images, 5]. Receives the part of each image that is kept, as `move_boxes`

@@ -96,7 +96,7 @@ class EncodedImage:
 
     Args:
         data: The encoded bytes.
-        header: Result of `check_structures` for the image. None checks the image here.
+        header: Result of `check_structures` for the image. If None, the image is checked here.
         photo: The bytes of the photo of a mask. A mask without an EXIF orientation is turned like
             its photo if both are stored in the same size. A mask of another size is already
             upright, as in a build.

@@ -39,8 +39,8 @@ class Padded:
     """Collation of lists to an array in which shorter rows are filled up.
 
     Args:
-        length: Length of the rows of all batches. Longer rows are cut. None uses the longest row of
-            each batch.
+        length: Length of the rows of all batches. Longer rows are cut. None means the length of the
+            longest row of each batch.
         multiple: Without `length`, the length is rounded up to a multiple of this.
         value: The value that fills up rows.
         lengths: Also returns `name/length`, the original number of items of each row.
@@ -78,11 +78,11 @@ class Bucketed:
 
     Args:
         boundaries: Lengths in ascending order. A batch is padded to the smallest boundary that its
-            longest row fits in. Rows beyond the last boundary are padded to the longest one. None
-            determines boundaries in one pass over the feature, so that the buckets contain equally
-            many records.
+            longest row fits in. Rows beyond the last boundary are padded to the longest one. If
+            None, one pass over the feature determines boundaries, so that the buckets contain
+            equally many records.
         buckets: Number of buckets, if `boundaries` is None.
-        length: Longer rows are cut to this length. None does not cut.
+        length: Longer rows are cut to this length. If None, no row is cut.
         value: The value that fills up rows.
         steps: Number of steps that are sorted together.
         lengths: Also returns `name/length`, the original number of items of each row.
@@ -145,7 +145,7 @@ class OneHot:
     """Collation of an integer to a one-hot vector.
 
     Args:
-        depth: Number of classes. None uses the number of class names in the schema.
+        depth: Number of classes. None means the number of class names in the schema.
 
     Raises:
         UsageError: `depth` is below 1.

@@ -255,8 +255,8 @@ def parse_image_targets(
     """Returns the targets that the option `decode_images` specifies.
 
     Args:
-        spec: (height, width), True, `Images`, or a dict of these by feature name. None decodes no
-            images.
+        spec: (height, width), True, `Images`, or a dict of these by feature name. None means that
+            no images are decoded.
         channels: Number of channels, if `spec` is a size.
         antialias: Resizes with antialiasing, if `spec` is a size.
 

@@ -267,7 +267,7 @@ class TrainingImages(Options):
 
     @property
     def targets(self) -> ImageTarget | None:
-        """Targets of the images that are decoded. None decodes none."""
+        """Targets of the images that are decoded. None if none are decoded."""
         return parse_image_targets(self.decode_images, self.channels, self.antialias)
 
 
@@ -327,7 +327,7 @@ class Training:
     """All options of an output.
 
     Attributes:
-        batch_size: Number of rows of a batch of this host. None returns single records.
+        batch_size: Number of rows of a batch of this host. None means single records.
         order: The records of each batch.
         form: The form of a batch.
         images: Targets of encoded images.
@@ -375,7 +375,7 @@ class Training:
 
         Args:
             call: `batches`, `to_tf` or `to_torch`.
-            batch_size: Number of rows of a batch. None returns single records.
+            batch_size: Number of rows of a batch. None means single records.
             keywords: The options that the caller has set.
 
         Raises:

@@ -113,7 +113,7 @@ def sample_images(
     Args:
         dataset: The data set, with images as stored bytes.
         feature: Name of the feature with the images.
-        labels: Names of the classes. None uses the values of the label.
+        labels: Names of the classes. If None, the values of the label are used.
         numbers: Numbers of the records.
     """
     label = dataset.schema.label

@@ -171,7 +171,7 @@ class EpochLayout:
         """Divides files into pieces of about `piece_bytes`.
 
         Args:
-            subset: The records that are read. None reads all.
+            subset: The records that are read. If None, all are read.
         """
         start_parts, size_parts = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         first_record = 0

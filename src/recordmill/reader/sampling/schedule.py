@@ -258,7 +258,7 @@ class Schedule:
         Args:
             number: Number of the iteration. Iteration 0 completes the epochs of the iteration that
                 contains the start of the schedule. Each later iteration has `epochs` epochs.
-            epochs: Number of epochs of an iteration. None returns the schedule unchanged.
+            epochs: Number of epochs of an iteration. If None, the schedule is returned unchanged.
         """
         if epochs is None:
             return self

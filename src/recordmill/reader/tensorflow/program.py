@@ -46,7 +46,7 @@ def read_records(
             records is an error. TensorFlow alone does not notice if a file is truncated inside the
             header of a record.
         shuffle_records: Size of the shuffle buffer, in records. Files are then read in random
-            order. 0 reads the records in stored order.
+            order. If 0, records are read in stored order.
         seed: Seed of the random order.
     """
     paths, compressions = (
@@ -91,7 +91,8 @@ def parse_records(
     """Parses serialized records [batch] into tensors by feature name.
 
     Args:
-        features: The features for tf.io.parse_example. None returns the serialized records.
+        features: The features for tf.io.parse_example. If None, the serialized records are
+            returned.
         feature_lists: The features of the steps, for tf.io.parse_sequence_example. None if the
             records are Examples.
         tensors: Arguments of `tensor_of`, by feature name.

@@ -66,7 +66,7 @@ class IterationCounter:
         Args:
             key: Identifies the workers of one iteration.
             worker: Index of this worker.
-            number: Number of the iteration to join or to begin. None takes any with this key, or
+            number: Number of the iteration to join or to begin. None means any with this key, or
                 the next number.
         """
         with self._locked():

@@ -45,7 +45,7 @@ def infer_from_files(
         files: The files.
         threads: Number of threads.
         lenient: Leaves out damaged records, and records that are too large for the memory.
-        sample: The records to count. None counts all.
+        sample: The records to count. If None, all are counted.
         memory_bytes: Limits the number of features. If `lenient` or `bounded` is set, it also
             limits the size of a record.
         bounded: A record that is too large for the memory is an error. `lenient` overrides it.
@@ -109,7 +109,7 @@ def infer_schema(
         threads: Number of threads.
         lenient: Leaves out damaged records.
         columns: Names of the requested features. Any other feature may have values of several
-            kinds, and is then left out. None requests all.
+            kinds, and is then left out. None means all.
         memory_bytes: Limits the number of features and the size of a record.
 
     Returns:
