@@ -35,8 +35,8 @@ class ShardOptions:
         shard_bytes: Size of a shard in bytes, before compression. It is ignored if `num_shards` is
             set.
         num_shards: Number of shards of each split, or None.
-        is_default: The user has set neither option, so `scaled_to` may raise `shard_bytes` for
-            large inputs.
+        is_default: True if the user has set neither option, so `scaled_to` may raise `shard_bytes`
+            for large inputs.
 
     Raises:
         UsageError: A value is out of range.

@@ -131,8 +131,8 @@ class StagedShard:
         """Renames the files to their final names.
 
         Args:
-            durable: First waits until the files are on the disk. Files for an upload don't need
-                this.
+            durable: If True, first waits until the files are on the disk. Files for an upload don't
+                need this.
         """
         return (self.sync() if durable else self).rename_to_final()
 

@@ -52,7 +52,7 @@ class StratifiedSplits:
         values: Its distinct values, ascending.
         split_starts: START_DTYPE [classes, splits - 1], the first record of each split but the
             first, which begins with the class.
-        is_grouped: Records with the same hash are a split group, which stays in one split.
+        is_grouped: True if records with the same hash are a split group, which stays in one split.
         notes: Messages for the user about the size of the splits.
     """
 

@@ -58,7 +58,7 @@ def check(
     Args:
         inputs: The output folder of a build. Other TFRecord files need `recount`.
         progress: A function that receives the progress, as in `build`.
-        quiet: Shows no progress on the terminal.
+        quiet: If True, no progress is shown on the terminal.
         **options: The options of `recordmill check`, as keywords. docs/reference.md lists them. In
             `against`, a `Schema` and a dict of rules are accepted, too.
 

@@ -46,7 +46,7 @@ def report(
     Args:
         inputs: The output folder of a build, or TFRecord files, as in `open`.
         progress: A function that receives the progress, as in `build`.
-        quiet: Shows no progress on the terminal.
+        quiet: If True, no progress is shown on the terminal.
         **options: The options of `recordmill report`, as keywords. docs/reference.md lists them.
 
     Returns:

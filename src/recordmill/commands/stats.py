@@ -51,7 +51,7 @@ def stats(
     Args:
         inputs: As in `open`, or raw data as in `build`.
         progress: A function that receives the progress, as in `build`.
-        quiet: Shows no progress on the terminal.
+        quiet: If True, no progress is shown on the terminal.
         **options: The options of `recordmill stats`, as keywords. docs/reference.md lists them.
 
     Returns:

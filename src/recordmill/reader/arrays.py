@@ -111,7 +111,7 @@ def write_parquet(
         records: The records to write.
         path: The file, or an object in a store.
         compression: "zstd", "snappy", "gzip" or "none", perhaps with a level as in "zstd:9".
-        overwrite: Replaces an existing file.
+        overwrite: If True, an existing file is replaced.
 
     Returns:
         The path of the file, or the URI of the object.

@@ -549,7 +549,7 @@ class Dataset(Trainable[Records]):
             path: The file, or an object in a store such as `s3://bucket/view.parquet`. An object is
                 first written to a local temporary file.
             compression: "zstd", "snappy", "gzip" or "none", perhaps with a level as in "zstd:9".
-            overwrite: Replaces an existing file.
+            overwrite: If True, an existing file is replaced.
 
         Returns:
             The path of the file, or the URI of the object.

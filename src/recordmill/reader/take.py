@@ -245,8 +245,8 @@ def parse_record(
         data: The payload.
         plan: The plan of the schema.
         schema: The features to return.
-        is_full_schema: The schema contains all features of the records, so any other feature needs
-            the decoder. Otherwise other features are skipped.
+        is_full_schema: True if the schema contains all features of the records. Then any other
+            feature needs the decoder. Otherwise other features are skipped.
 
     Returns:
         The values by feature name, or None if the decoder has to parse the record.
@@ -354,7 +354,7 @@ def read_row(
         number: Number of the record among all files.
         decoding: The conversion of payloads to columns.
         plan: The plan for `parse_record`. If None, the decoder is always used.
-        is_full_schema: The schema contains all features of the records.
+        is_full_schema: True if the schema contains all features of the records.
 
     Raises:
         DataError: The record is damaged or does not fit the schema.

@@ -301,9 +301,9 @@ def catalog_data_set(
         out: Folder or store URL of the data set.
         split: Name of the only split to list. If None, all splits are listed.
         generation: Generation of the data set. None means the newest.
-        lenient: A shard may have another size than in the manifest. The reader counts its missing
-            records as rejects.
-        missing_ok: Shards may be missing. Their size is 0 in the catalog.
+        lenient: If True, a shard may have another size than in the manifest. The reader counts its
+            missing records as rejects.
+        missing_ok: If True, shards may be missing. Their size is 0 in the catalog.
         known_generations: See `load_newest_manifest`.
 
     Raises:
@@ -394,9 +394,9 @@ def catalog_files(
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
-        lenient: A named file with the contents of another kind is listed, too.
-        skips_headerless: Files in folders that do not begin with a record are left out, with a
-            note. They are listed only if there are no other files.
+        lenient: If True, a named file with the contents of another kind is listed, too.
+        skips_headerless: If True, files in folders that do not begin with a record are left out,
+            with a note. Such files are listed only if there are no other files.
 
     Raises:
         DataError: No file is a TFRecord file, or a file that the user has named has the contents of

@@ -74,7 +74,8 @@ def cut(
     Args:
         ordinal: Ordinal of the file in the catalog.
         piece_bytes: Target size. None means PIECE_BYTES.
-        lenient: Bytes between two frames become a piece with damage. Otherwise they are an error.
+        lenient: If True, bytes between two frames become a piece with damage. Otherwise they are an
+            error.
         within: Range of uncompressed bytes. Only records that begin in it are included. This
             requires a shard with an index.
 

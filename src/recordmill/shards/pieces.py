@@ -82,7 +82,7 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     """Maps the index of a shard into memory and compares it with the manifest.
 
     Args:
-        lenient: The size of the shard may differ from the manifest.
+        lenient: If True, the size of the shard may differ from the manifest.
 
     Returns:
         None if the file is not a shard of a data set.
@@ -492,7 +492,7 @@ def stream(
     Args:
         file: The file.
         ordinal: Ordinal of the file in the catalog.
-        check: Checks the CRCs of the payloads, in addition to the headers.
+        check: If True, the CRCs of the payloads are checked, in addition to the headers.
         max_record_bytes: Maximum size of a payload.
         batch_bytes: Size of the frames that are yielded together.
 

@@ -143,9 +143,9 @@ class RecordFiles(Sequence[TFRecordFile]):
 
         Args:
             numbers: Numbers among the records of all files. They may repeat.
-            use_mapping: Maps uncompressed files on a disk. That is faster if their pages are mapped
-                already. But Linux maps 64 KiB around each record, which count as memory of this
-                process. If False, the records are read instead.
+            use_mapping: If True, uncompressed files on a disk are mapped. That is faster if their
+                pages are mapped already. But Linux maps 64 KiB around each record, which count as
+                memory of this process. If False, the records are read instead.
 
         Returns:
             The good frames in the order of `numbers`, and the damage.

@@ -284,8 +284,8 @@ class RunFolder(Run):
         Args:
             out: The output folder.
             keep: Returns whether the folder of a dead run must be kept.
-            index: Creates the folder for the indexes of shards.
-            uses_engine: The run may go on while no process of this machine holds the lock.
+            index: If True, the folder for the indexes of shards is created.
+            uses_engine: True if the run may go on while no process of this machine holds the lock.
 
         Raises:
             UsageError: The output folder can't be created or written to, or is not a folder.
@@ -454,7 +454,7 @@ class RunFolder(Run):
         """Unlocks the run folder, but keeps it, as if this process had died.
 
         Args:
-            has_ended: No engine works for the run any more. So it is dead at once.
+            has_ended: True if no engine works for the run any more. The run is then dead at once.
         """
         if has_ended and self._lock is not None:
             self._write_owner(self._lock, uses_engine=False)

@@ -375,7 +375,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
 
     Args:
         out: The data set.
-        mend: Writes wrong derived files again, and removes extra ones.
+        mend: If True, wrong derived files are written again, and extra ones are removed.
     """
     generation, manifest = load_newest_manifest(out)
     problems: list[Problem] = []
@@ -478,7 +478,7 @@ def check_derived(
         out: The data set.
         manifest: The manifest of the newest generation.
         generation: The number of this generation.
-        mend: Writes wrong derived files again, and removes extra ones.
+        mend: If True, wrong derived files are written again, and extra ones are removed.
     """
     try:
         expected = make_derived_files(out, manifest, generation)

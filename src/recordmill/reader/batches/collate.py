@@ -381,8 +381,8 @@ class ExtraColumns:
     """Columns that the reader adds to a batch.
 
     Attributes:
-        has_mask: Adds "mask", which is False in rows that only fill up a batch.
-        has_ids: Adds the file and the record number of each record.
+        has_mask: True to add "mask", which is False in rows that only fill up a batch.
+        has_ids: True to add the file and the record number of each record.
         matrix: Features that are combined into one column. Empty for none.
         defaults: By feature, the value that replaces missing ones in the matrix. Missing values of
             other features become NaN.

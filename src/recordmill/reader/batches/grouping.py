@@ -166,7 +166,7 @@ class PackingLayout:
 
         Args:
             batch: The records.
-            keep_last_step: Also returns the last, incomplete step if it has records.
+            keep_last_step: If True, the last, incomplete step is returned, too, if it has records.
 
         Returns:
             The row of each record in a returned step, counted over all steps, and the number of

@@ -101,7 +101,8 @@ class StepPlan:
         schedule: The steps to read. It may begin before the first step that is returned.
         buckets: Set if a feature is bucketed.
         packing: Set if features are packed.
-        drop_remainder: Leaves out the incomplete last step of an epoch, if records are packed.
+        drop_remainder: If True and records are packed, the incomplete last step of an epoch is left
+            out.
         skipped_steps: Number of steps to skip at the start of `schedule`.
         step_stride: Returns only the first step and every `step_stride`-th step after it, counted
             across epochs. This is the share of one of `step_stride` workers that take turns. If
@@ -511,7 +512,7 @@ def make_schedule(
     Args:
         batch_size: Number of rows of a batch of this host.
         order: Options that determine the order.
-        for_all_hosts: This host reads the records of all hosts.
+        for_all_hosts: True if this host reads the records of all hosts.
 
     Raises:
         UsageError: An epoch is shorter than one step.

@@ -101,7 +101,7 @@ class BatchRefiller:
     Args:
         dataset: The data set, for messages.
         schedule: The steps to read.
-        drop_remainder: Leaves out the incomplete last batch of an epoch.
+        drop_remainder: If True, the incomplete last batch of an epoch is left out.
 
     Attributes:
         schedule: The steps after the last batch that was returned.

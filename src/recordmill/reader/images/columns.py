@@ -510,8 +510,9 @@ class ImageConversion:
     """Conversion of an image feature into pixels.
 
     Attributes:
-        has_boxes: The records have boxes, which a crop would have to move.
-        has_photo: The feature is a mask that may have to be turned with the photo of its record.
+        has_boxes: True if the records have boxes, which a crop would have to move.
+        has_photo: True if the feature is a mask that may have to be turned with the photo of its
+            record.
     """
 
     feature: str

@@ -167,7 +167,7 @@ class EncodedImage:
 
         Args:
             shrink_factor: Divides height and width, rounded up.
-            reuse_buffer: The array is valid only until this thread decodes its next image.
+            reuse_buffer: If True, the array is valid only until this thread decodes its next image.
 
         Raises:
             BadImage: The image cannot be decoded.

@@ -542,7 +542,7 @@ def _frames_stats(
         frames: Frames of one file.
         name: Name of the file.
         schema: The features.
-        lenient: Counts bad records instead of raising an error.
+        lenient: True if bad records are counted. Otherwise they are an error.
 
     Returns:
         The number of good records, their statistics by feature, and a summary of the bad records.
@@ -584,7 +584,7 @@ def inspect(
         inputs: As in `open`.
         split: As in `open`.
         progress: A function that receives the progress, as in `build`.
-        quiet: Shows no progress on the terminal.
+        quiet: If True, no progress is shown on the terminal.
         **options: The options of `recordmill inspect`, as keywords. docs/reference.md lists them.
 
     Returns:

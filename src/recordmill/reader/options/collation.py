@@ -43,7 +43,8 @@ class Padded:
             longest row of each batch.
         multiple: Without `length`, the length is rounded up to a multiple of this.
         value: The value that fills up rows.
-        lengths: Also returns `name/length`, the original number of items of each row.
+        lengths: If True, batches also contain `name/length`, the original number of items of each
+            row.
 
     Raises:
         UsageError: A number is below 1, or both `length` and `multiple` are set.
@@ -85,7 +86,8 @@ class Bucketed:
         length: Longer rows are cut to this length. If None, no row is cut.
         value: The value that fills up rows.
         steps: Number of steps that are sorted together.
-        lengths: Also returns `name/length`, the original number of items of each row.
+        lengths: If True, batches also contain `name/length`, the original number of items of each
+            row.
 
     Raises:
         UsageError: The boundaries are not ascending lengths, or a number is below 1.

@@ -69,25 +69,27 @@ class Images:
             first one.
         width: Width in pixels.
         channels: 1 for grey, 3 for RGB, 4 for RGBA.
-        antialias: Resizes with antialiasing, as `tf.image.resize(antialias=True)` does. This is
-            slower, and better for images that become much smaller.
-        orientation: Turns images upright according to their EXIF data. Otherwise pixels are as
-            stored. A mask without EXIF data of its own turns with the photo of its record, if that
-            is turned, too, and stored in the same size.
-        shrink: Decodes a JPEG at 1/2, 1/4 or 1/8 of its size if that is still large enough. Large
-            photographs are decoded many times faster. Pixels are averages instead of single pixels.
+        antialias: True resizes with antialiasing, as `tf.image.resize(antialias=True)` does. This
+            is slower, and better for images that become much smaller.
+        orientation: If True, images are turned upright according to their EXIF data. Otherwise
+            pixels are as stored. A mask without EXIF data of its own turns with the photo of its
+            record, if that is turned, too, and stored in the same size.
+        shrink: If True, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is still large
+            enough. Large photographs are decoded many times faster. Pixels are averages instead of
+            single pixels.
         crop: "center" is the largest central part with the requested ratio, so that nothing is
             distorted. `RandomCrop(...)` is a random part. None is the complete image.
-        flip: Mirrors half of the images left to right, at random in the same way as `RandomCrop`.
+        flip: If True, half of the images are mirrored left to right. They are chosen at random in
+            the same way as by `RandomCrop`.
         scale: Pixels become `(pixel * scale - mean) / std`.
         mean: A number, or one per channel.
         std: A number, or one per channel.
         dtype: "uint8" (rounded), "float32" or "float16", and "int32" for masks. None is "uint8", or
             "float32" for scaled pixels.
-        mask: Pixels are numbers, for example of classes. The result is [height, width, 1] with the
-            stored values: palette indices, or up to 16 bits with dtype="int32". Masks are resized
-            to the nearest pixel, as `tf.image.resize(method="nearest")` does.
-        channels_first: Returns [channels, height, width], as PyTorch expects images.
+        mask: True if pixels are numbers, for example of classes. The result is [height, width, 1]
+            with the stored values: palette indices, or up to 16 bits with dtype="int32". Masks are
+            resized to the nearest pixel, as `tf.image.resize(method="nearest")` does.
+        channels_first: If True, arrays are [channels, height, width], as PyTorch expects images.
         dct: Decoder of JPEGs. "fast" returns the pixels of `tf.io.decode_jpeg` without arguments
             and needs simplejpeg. A JPEG that simplejpeg does not support is decoded with
             "accurate".
@@ -229,7 +231,7 @@ def make_pixel_schema(
     """Returns the schema after the images are decoded.
 
     Args:
-        lists_only: Changes only lists of images.
+        lists_only: True if only lists of images are changed.
     """
     features = tuple(
         replace(
@@ -258,7 +260,7 @@ def parse_image_targets(
         spec: (height, width), True, `Images`, or a dict of these by feature name. None means that
             no images are decoded.
         channels: Number of channels, if `spec` is a size.
-        antialias: Resizes with antialiasing, if `spec` is a size.
+        antialias: If `spec` is a size, True resizes with antialiasing.
 
     Raises:
         UsageError: The value has another form.

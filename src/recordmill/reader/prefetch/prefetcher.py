@@ -94,7 +94,7 @@ class Fetcher:
         schema: The features to decode.
         memory_bytes: Memory limit of the work in progress.
         output_row_bytes: Memory that the consumer needs per row, for example for decoded images.
-        skip_bad: Leaves out records that can't be read, and reports them.
+        skip_bad: If True, records that can't be read are left out and reported.
         steps_per_range: Number of steps that are read together. If 0, it depends on the size of the
             records.
         step_stride: Reads only the first step of the schedule and every `step_stride`-th step after

@@ -65,7 +65,7 @@ class Report:
 
         Args:
             path: The file, or an object in a store.
-            overwrite: Replaces an existing file.
+            overwrite: If True, an existing file is replaced.
 
         Raises:
             UsageError: The file exists already, or can't be written.

@@ -176,7 +176,7 @@ class Schedule:
 
         Args:
             max_steps: Maximum number of steps in a range.
-            stop_at_windows: All steps of a range begin in the same window of the sampler.
+            stop_at_windows: If True, all steps of a range begin in the same window of the sampler.
             step_stride: Yields only the first step and every `step_stride`-th step after it,
                 counted across epochs. This is the share of one of `step_stride` workers that take
                 turns.

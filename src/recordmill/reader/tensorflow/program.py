@@ -133,7 +133,7 @@ def tensor_of(
         item_bytes: Size of a number, if the entry contains the memory of numbers as a string.
             Otherwise 0.
         lengths: Names of the entries with the lengths of nested lists, outermost first.
-        per_step: Each step of a SequenceExample has a string of its own.
+        per_step: True if each step of a SequenceExample has a string of its own.
     """
     value, valid = parsed[name], {}
     if ragged_rank and item_bytes:

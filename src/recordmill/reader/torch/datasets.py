@@ -153,7 +153,7 @@ class WorkerPosition:
         plan: Steps of this worker in the iteration.
         iteration: Number of the iteration.
         schedule: The rest of the iteration, from the next step of this worker on.
-        is_over: The worker has no step left.
+        is_over: True if the worker has no step left.
         other_steps: If batches are packed, the number of steps of other workers before the next
             step of this worker.
         read_position: If bad records are skipped, the position before which all records are used.
@@ -258,7 +258,7 @@ class WorkerPosition:
         Args:
             end_position: (epoch, position) after the last batch. None if the number of the step
                 determines the next one.
-            skips_bad_records: Bad records are skipped.
+            skips_bad_records: True if bad records are skipped.
         """
         if end_position is None:
             self.schedule = _skip_steps(self.schedule, self.num_workers)

@@ -136,7 +136,7 @@ def select_fitting(
 
     Args:
         name: Name of the file in rejects.
-        checks_class_numbers: A record with a class number that the schema does not have is
+        checks_class_numbers: If True, a record with a class number that the schema does not have is
             rejected, too.
 
     Returns:

@@ -44,11 +44,13 @@ def infer_from_files(
     Args:
         files: The files.
         threads: Number of threads.
-        lenient: Leaves out damaged records, and records that are too large for the memory.
+        lenient: If True, damaged records and records that are too large for the memory are left
+            out.
         sample: The records to count. If None, all are counted.
         memory_bytes: Limits the number of features. If `lenient` or `bounded` is set, it also
             limits the size of a record.
-        bounded: A record that is too large for the memory is an error. `lenient` overrides it.
+        bounded: If True, a record that is too large for the memory is an error. `lenient` overrides
+            it.
 
     Raises:
         DataError: A file is damaged and `lenient` is False, or there are too many features.
@@ -107,7 +109,7 @@ def infer_schema(
 
     Args:
         threads: Number of threads.
-        lenient: Leaves out damaged records.
+        lenient: If True, damaged records are left out.
         columns: Names of the requested features. Any other feature may have values of several
             kinds, and is then left out. None means all.
         memory_bytes: Limits the number of features and the size of a record.

@@ -27,7 +27,7 @@ class Sample:
 
     Attributes:
         size: Number of records of all files together, or number of files if `whole_files` is set.
-        whole_files: Reads complete files, evenly spaced.
+        whole_files: True if complete files are read, evenly spaced.
     """
 
     size: int
