@@ -520,7 +520,6 @@ def _redistribute(
 
     Args:
         plan: The plan of the build.
-        split_id: The split.
         records: The number of records of the split, without rejects.
         first_version: The shards that contain these records. They are removed at the end.
         progress: Is advanced, so that the user can stop the build.

@@ -146,7 +146,6 @@ def publish_and_commit(
     """Moves or uploads the files of a local run to OUT, and commits them.
 
     Args:
-        plan: The plan.
         reject_files: The path of each reject file.
         make: Returns the manifest from the name of the data folder and the final names of the
             reject files.
@@ -671,7 +670,6 @@ def make_run_entry(run_id: str, action: str, keep_generations: int, **facts: Any
     """Returns the manifest's entry for a run that ends now.
 
     Args:
-        run_id: Id of the run.
         action: What makes the generation, one of `manifest.ACTIONS`.
         keep_generations: The number of generations that commits keep.
         **facts: More facts for the user.

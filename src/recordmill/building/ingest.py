@@ -350,7 +350,6 @@ def _take_rows(
     """Returns the rows `rows` of a chunk, with `batch` as their records.
 
     Args:
-        keyed_chunk: The chunk.
         rows: The indices of the rows.
         batch: The records of these rows, one per index.
     """

@@ -41,7 +41,6 @@ def build_locally(plan: BuildPlan, progress: Progress) -> Manifest:
     committed the run, its manifest is returned.
 
     Args:
-        plan: The plan.
         progress: Receives the counts, and the error if the build fails.
     """
     sketches = create_sketches(plan)
@@ -83,7 +82,6 @@ def sort_and_write(
     """Sorts all records, and merges them into shards.
 
     Args:
-        plan: The plan.
         items: The inputs, such as unit groups.
         sort: Writes the records of an input to sorted runs. It returns the result, and the
             histogram of the records. Several threads call it.
@@ -112,7 +110,6 @@ def plan_shard_slices(
     time. Yields nothing if there are no records.
 
     Args:
-        plan: The plan.
         sorted_runs: All sorted runs.
         histogram: The histogram of all records.
     """
@@ -143,7 +140,6 @@ def write_all_shards(
     store, the local shards are not synced.
 
     Args:
-        plan: The plan.
         slices_by_range: Ranges of shards with their run slices.
         progress: Receives the counts.
     """

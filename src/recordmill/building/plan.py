@@ -230,7 +230,6 @@ def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list
     about a multiple of `threads`.
 
     Args:
-        source: The source.
         max_run_buffer_bytes: The size of the buffer for a sorted run.
         threads: The number of threads that ingest unit groups.
 

@@ -116,7 +116,6 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
     A sorted run without records of the shard has no slice in the result.
 
     Args:
-        sorted_runs: The sorted runs.
         bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.
     """
     return [

@@ -462,7 +462,6 @@ def _compare_features(
         features: Statistics of the sample to check, by feature.
         base_features: Statistics of the other sample, by feature.
         schema: Schema of the data set to check.
-        rules: The rules.
         split: Name of the split to check.
         base_name: Name of the other sample in messages.
     """

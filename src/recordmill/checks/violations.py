@@ -72,7 +72,6 @@ def quote_counted_value(feature: Feature, value: str) -> str:
     """Returns a value of statistics in quotes, for messages, in the form of `format_value`.
 
     Args:
-        feature: The feature.
         value: The value as text, in the form that statistics contain. "3" is class number 3.
     """
     return repr(format_value(value, feature) if value else value)

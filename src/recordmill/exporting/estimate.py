@@ -153,7 +153,6 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     If the plan has a filter, the counts are estimates as well.
 
     Args:
-        plan: The plan.
         memory_bytes: Peak memory of the read, which becomes a part of the result.
 
     Raises:

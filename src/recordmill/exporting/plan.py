@@ -376,7 +376,6 @@ def plan_read(
 
     Args:
         inputs: The inputs, or a catalog that `find_inputs` has returned.
-        options: The options.
         schema: Schema from the user. None means the schema of the data set. If there is none, the
             schema is inferred from the records.
         threads: Number of threads for the inference.
@@ -526,7 +525,6 @@ def _resolve_conversions(
     """Returns the conversions of the selected features, with all types.
 
     Args:
-        options: The options.
         input_schema: All features of the records.
         records: The records, with the selected features.
     """
@@ -588,7 +586,6 @@ def share_memory(
     because a single image may need that much.
 
     Args:
-        plan: The plan.
         num_tasks: Number of tasks that this process runs.
         threads: Number of threads of this process.
         memory_bytes: Memory limit of this process.

@@ -432,8 +432,6 @@ def iter_plan_reads(
     sample.
 
     Args:
-        plan: The plan.
-        pieces: The pieces.
         limit: Maximum number of records to read, see `iter_piece_reads`. If None, all are read.
     """
     is_by_file = plan.options.lenient or plan.options.selection.sample is not None

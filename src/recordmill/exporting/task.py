@@ -217,8 +217,6 @@ def run_task(
     """Runs a task: writes its output, and a reject file if necessary.
 
     Args:
-        plan: The plan.
-        task: The task.
         data: Folder for the output.
         rejects: Folder for the reject file.
         output: Output format.

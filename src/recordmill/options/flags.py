@@ -26,7 +26,6 @@ def format_flag(option: Option, value: object = None) -> str | None:
     True
 
     Args:
-        option: The option.
         value: The value. If None, the flag is returned alone.
 
     Returns:
@@ -75,7 +74,6 @@ def render_entries(report: Mapping[str, Any], spelling: Spelling, *names: str) -
     """Renders the messages in some entries of a JSON report.
 
     Args:
-        report: The report.
         spelling: How messages write options, from `flag_spelling`.
         *names: Names of the entries. Each entry is a message, a list of messages or None.
 

@@ -56,7 +56,6 @@ def trace_outputs(graph: TransformGraph, raw: Schema) -> Schema:
     a list.
 
     Args:
-        graph: The graph.
         raw: The schema of the raw records.
 
     Returns:
@@ -344,7 +343,6 @@ def _add_results(feature: Feature, results: Any) -> Feature:
     """Returns the feature with the numbers that the analyzers computed for it.
 
     Args:
-        feature: The feature.
         results: Its results by name, or None.
     """
     if not isinstance(results, Mapping):

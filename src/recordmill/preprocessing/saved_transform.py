@@ -231,7 +231,6 @@ def find_misfits(
     """Finds rows without a valid result of the steps of a declared column.
 
     Args:
-        declared_column: The column.
         raw: The raw values.
         output: The values that the graph returned.
 

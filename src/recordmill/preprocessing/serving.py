@@ -214,7 +214,6 @@ def _make_inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[st
 
     Args:
         keras: The module.
-        feature: The feature.
         taken_names: Names of the Keras inputs of other features. The new names must differ from
             them.
 

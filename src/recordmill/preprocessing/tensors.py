@@ -213,7 +213,6 @@ def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
 
     Args:
         tensor: The tensor, with padding rows at its end.
-        feature: The feature.
         rows: The number of rows without padding.
 
     Raises:

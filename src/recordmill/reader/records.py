@@ -99,7 +99,6 @@ class Records:
         """Returns the records of some files.
 
         Args:
-            open_files: The files.
             columns: Names of the features to read. If None, all are read.
             where: A condition on the stored features.
 

@@ -368,7 +368,6 @@ def _find_invalid_shard_fields(
     """Yields (field, reason) of every invalid value of a shard.
 
     Args:
-        shard: The shard.
         split: The split in which the manifest lists it.
         compression: The compression of the data set.
         names: The names of the preceding shards of the split.

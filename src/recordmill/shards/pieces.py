@@ -371,7 +371,6 @@ def start_read(file: ShardFile, piece: Piece) -> FrameRead:
     raises DataError if the file was replaced, or if the piece contains too many records.
 
     Args:
-        file: The file.
         piece: A piece with an end and a known first record.
 
     Raises:
@@ -490,7 +489,6 @@ def stream(
     It needs neither an index nor a temporary file. An empty file yields nothing.
 
     Args:
-        file: The file.
         ordinal: Ordinal of the file in the catalog.
         check: If True, the CRCs of the payloads are checked, in addition to the headers.
         max_record_bytes: Maximum size of a payload.

@@ -329,7 +329,6 @@ class _RejectCounter:
         """Sets the number of rejects of a task.
 
         Args:
-            task_name: Name of the task.
             total: Number of its rejects so far.
 
         Returns:

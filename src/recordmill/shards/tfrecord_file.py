@@ -701,7 +701,6 @@ def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> 
     """Returns a TFRecord file for access to any record. The file is not opened yet.
 
     Args:
-        file: The file.
         ordinal: Ordinal of the file in the catalog.
         spool: Temporary files for decompressed contents. If None, they are created for this file
             alone.

@@ -186,7 +186,6 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
     Here each slice needs only two requests, and many requests run at once.
 
     Args:
-        run_slices: The slices.
         path: The local file to create.
 
     Returns:

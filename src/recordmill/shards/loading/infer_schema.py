@@ -42,7 +42,6 @@ def infer_from_files(
     """Counts the features of all records, or of a sample. CRCs are checked.
 
     Args:
-        files: The files.
         threads: Number of threads.
         lenient: If True, damaged records and records that are too large for the memory are left
             out.
