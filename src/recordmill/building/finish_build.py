@@ -173,7 +173,7 @@ def publish_and_commit(
 
 
 def find_existing_commit(plan: BuildPlan) -> Manifest | None:
-    """Returns the manifest that this run has committed, or None.
+    """Returns the manifest that this run has committed. None before the commit.
 
     Runners may repeat any stage, even after the commit.
     """

@@ -205,7 +205,7 @@ def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """Assigns a key and a split to each record of a chunk.
 
-    They depend on the records as read, before any transform.
+    Key and split depend on the records as read, before any transform.
 
     Returns:
         (keyed_chunk, rejects). `keyed_chunk` contains the records that have a split. `rejects` has

@@ -202,7 +202,7 @@ class BuildPlan:
     def key_assigner(self) -> KeyAssigner:
         """The object that assigns a key and a split to each record.
 
-        It is not pickled. Each process creates it again.
+        The object is not pickled. Each process creates it again.
         """
         assert self.source is not None
         return KeyAssigner(self.key_options, self.source, self.stratified_splits)

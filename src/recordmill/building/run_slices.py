@@ -83,8 +83,8 @@ def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> Slice
 def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: SliceBounds) -> None:
     """Narrows slice bounds in place, for boundaries with a `lower_key` or `upper_key`.
 
-    These are the sort keys that bound a shard inside of a large bucket. A slice then begins at the
-    last row of the sparse index up to `lower_key`, and ends at the first row after `upper_key`.
+    These sort keys bound a shard inside of a large bucket. A slice then begins at the last row of
+    the sparse index up to `lower_key`, and ends at the first row after `upper_key`.
 
     Args:
         run: The sorted run.

@@ -43,8 +43,8 @@ def find_violations(
 ) -> Iterator[Violation]:
     """Yields the violations that the statistics of one data set show.
 
-    These are the violations of all rules, apart from the thresholds for drift and skew and the
-    limits of repeated records.
+    All rules are checked, apart from the thresholds for drift and skew and the limits of repeated
+    records.
 
     Args:
         statistics: Statistics of the data set.

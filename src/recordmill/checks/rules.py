@@ -108,7 +108,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class FeatureRules:
-    """Rules for one feature. They apply to each split. None means no limit.
+    """Rules for one feature, in each split. None means no limit.
 
     Attributes:
         present: Smallest share of records that must have the feature.
@@ -148,7 +148,7 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """Rules for the classes of the label. They apply to each split. None means no limit.
+    """Rules for the classes of the label, in each split. None means no limit.
 
     Attributes:
         min_share: Smallest share of the records for each class.

@@ -90,8 +90,8 @@ def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold 
 def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterator[Violation]:
     """Yields the differences between the schema of a data set and a base schema.
 
-    These are differences of the features, their dtypes, shapes and classes, and of the label. An
-    optional feature that was required in the base schema is a difference. The reverse is not.
+    The features, their dtypes, shapes and classes, and the label are compared. An optional feature
+    that was required in the base schema is a difference. The reverse is not.
 
     Args:
         schema: The schema of the data set.

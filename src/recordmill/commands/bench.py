@@ -56,7 +56,7 @@ def run_bench(args: argparse.Namespace) -> int:
 def bench_lines(result: Any) -> Iterator[str]:
     """Yields the lines of the result of a benchmark.
 
-    They contain the rates, the time of each stage, and advice for more speed.
+    The lines contain the rates, the time of each stage, and advice for more speed.
 
     Args:
         result: The `BenchResult` of the measurement.

@@ -129,7 +129,8 @@ def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
 def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatches) -> Feature:
     """Returns the feature that becomes the files.
 
-    It is the only bytes feature with images. If there are no images, it is the only bytes feature.
+    If there are images, this is the only bytes feature with images. Otherwise this is the only
+    bytes feature.
 
     Raises:
         UsageError: No feature is suitable, or several are.

@@ -107,8 +107,8 @@ def count_records(pieces: Iterable[Piece]) -> int | None:
     A damaged piece counts as one record.
 
     Returns:
-        The sum, or None if a number is unknown. It is unknown for a stream, and for a part of a
-        shard, until the stream or the index of the shard is read.
+        The sum, or None if a number is unknown. The number of a stream, or of a part of a shard, is
+        unknown until the stream or the index of the shard is read.
     """
     records = 0
     for piece in pieces:

@@ -65,7 +65,7 @@ class _Summary(TypedDict):
 def is_output_name(name: str) -> bool:
     """Returns whether a summary may list this name as a file of a result.
 
-    Names are relative to the output folder. They are checked before files of an old result are
+    Names are relative to the output folder. The names are checked before files of an old result are
     removed.
 
     >>> names = ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")

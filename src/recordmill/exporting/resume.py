@@ -152,7 +152,7 @@ def counts_file_name(task: ReadTask) -> str:
 def list_counts_files(run: Path) -> list[Path]:
     """Returns the paths of all files with record counts in a run folder.
 
-    They include files that workers of an engine have written there.
+    Files that workers of an engine have written there are included.
     """
     return [
         *list_paths(run / COUNTS_FOLDER, "[!.]*.json"),
@@ -173,7 +173,8 @@ def read_fingerprint(run: Path) -> str | None:
     """Returns the fingerprint of the read that created a run folder.
 
     Returns:
-        None if the run can't be resumed, because it has no fingerprint or an unreadable one.
+        The fingerprint. None if the run can't be resumed, because it has no fingerprint or an
+        unreadable one.
     """
     with contextlib.suppress(OSError, DataError):
         return load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
@@ -195,7 +196,7 @@ def output_identity(output: Path) -> tuple[int, ...]:
 def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
     """Returns whether a read is large enough to save finished outputs.
 
-    It must read more than `file_size` and write several outputs.
+    A read is large enough if it reads more than `file_size` and writes several outputs.
 
     Args:
         plan: The plan of the read.
@@ -213,8 +214,8 @@ def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
 def fingerprint_plan(plan: ReadPlan, uses_engine: bool = False) -> str:
     """Returns a hash that is equal for two reads with the same outputs.
 
-    It depends on the plan, the state of the input files, and the versions of recordmill and the
-    libraries that write outputs.
+    The hash depends on the plan, the state of the input files, and the versions of recordmill and
+    the libraries that write outputs.
 
     Args:
         plan: The plan of the read.

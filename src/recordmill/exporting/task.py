@@ -57,8 +57,8 @@ class OutputCounts:
 class Publication(Protocol):
     """Final location of the outputs of a read.
 
-    It is on a disk or in a store. Outputs are first collected in a run folder, and `publish` then
-    makes them visible.
+    The location is on a disk or in a store. Outputs are first collected in a run folder, and
+    `publish` then makes them visible.
     """
 
     def on_output(self, path: Path, name: str) -> None:

@@ -29,7 +29,7 @@ def format_flag(option: Option, value: object = None) -> str | None:
         value: The value. If None, the flag is returned alone.
 
     Returns:
-        None if no flag sets the option to this value.
+        The flag. None if no flag sets the option to this value.
     """
     flag = option.main_flag
     if value is None:
@@ -97,8 +97,9 @@ def explain_unknown_flags(
 ) -> str:
     """Returns a hint about unknown flags, for the end of a message.
 
-    It names another command that has the flag, or the most similar flag, as in `; did you mean
-    --columns?`. If there is no such command or flag, it names the command that lists all flags.
+    The hint names another command that has the flag, or the most similar flag, as in `; did you
+    mean --columns?`. If there is no such command or flag, it names the command that lists all
+    flags.
 
     Args:
         arguments: The unknown arguments.

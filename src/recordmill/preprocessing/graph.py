@@ -107,7 +107,10 @@ class TransformGraph:
         }
 
     def find_passed_input(self, output: str) -> str | None:
-        """Returns the name of the input that an output returns unchanged, or None."""
+        """Returns the name of the input that an output returns unchanged.
+
+        None if there is no such input.
+        """
         components = [
             self._inputs_by_operation.get(_skip_identities(tensor.op).name)
             for tensor in self.outputs[output]

@@ -157,7 +157,7 @@ class Dataset(Trainable[Records]):
     def schema_notes(self) -> tuple[str, ...]:
         """Names of the files that described the features.
 
-        These are a `schema.pbtxt` or a `features.json` next to files without a manifest.
+        Such a file is a `schema.pbtxt` or a `features.json` next to files without a manifest.
         """
         return self.records.open_files.notes
 
@@ -188,8 +188,8 @@ class Dataset(Trainable[Records]):
     def statistics(self) -> DatasetStatistics:
         """Statistics by split and feature, for example `ds.statistics["train"]["fare"].mean`.
 
-        They come from the build if possible. All records are read if the build has stored none, or
-        if this view selects records or changes names or values.
+        The build usually has stored them. All records are read if it has stored none, or if this
+        view selects records or changes names or values.
         """
         from recordmill.reader.statistics import load_statistics
 
@@ -600,7 +600,7 @@ class Dataset(Trainable[Records]):
         A feature with vectors of a fixed length, such as `float32 [14]` or lists of them, is
         normalized element by element: `mean` and `variance` are arrays, and `axis` is -1. The
         values of a feature with encoded images are the pixels of each channel, as `decode_images`
-        returns them. They come from the images that were decoded for the statistics.
+        returns them. These pixels are those of the images that were decoded for the statistics.
 
         Args:
             feature: The feature. If None, the result contains the keywords of each numeric feature,

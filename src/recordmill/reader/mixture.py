@@ -245,7 +245,7 @@ class MixedRecords:
     def make_decoding(self, schema: Schema) -> Decoding:
         """Returns the conversion of payloads to these features.
 
-        It is the same for all data sets.
+        The conversion is the same for all data sets.
         """
         return self.datasets[0].make_decoding(schema)
 

@@ -165,7 +165,7 @@ class OpenFiles:
     def notes(self) -> tuple[str, ...]:
         """Names of the files that described the features.
 
-        These are a `schema.pbtxt` or a `features.json` next to files without a manifest.
+        Such a file is a `schema.pbtxt` or a `features.json` next to files without a manifest.
         """
         _ = self.schema
         return self.known_notes

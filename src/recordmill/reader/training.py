@@ -245,7 +245,7 @@ class Trainable(Generic[_Records]):
 class MappedBatches:
     """Batches of a data set after functions are applied to them.
 
-    It has no records, tables or arrays.
+    Such an object has no records, tables or arrays.
 
     Attributes:
         dataset: A data set, a mixture or a zip.

@@ -119,7 +119,7 @@ def _read_keys(dataset: Records, numbers: Int64s) -> npt.NDArray[np.uint64]:
 class Zip(Trainable["ZippedRecords"]):
     """Data sets with the same records, side by side.
 
-    Records, columns, tables and batches are returned as by a `Dataset`.
+    The methods for records, columns, tables and batches are those of a `Dataset`.
 
     Use `zip` to create one.
 

@@ -119,7 +119,7 @@ class ShardFile:
     def identity(self) -> bytes:
         """Bytes that identify the file in a fingerprint.
 
-        They do not change if the files are moved or the data set is built again.
+        The bytes do not change if the files are moved or the data set is built again.
         """
         return (self.name if self.info is None else self.info.name).encode(
             "utf-8", "surrogateescape"
@@ -128,7 +128,7 @@ class ShardFile:
     def check_unchanged(self) -> None:
         """Raises DataError if the file was replaced after it was listed.
 
-        Callers use it after each read of the file. It does nothing for shards of a data set: no
+        Callers use it after each read of the file. For shards of a data set, nothing is checked: no
         process writes to them, and their CRCs and keys reveal other contents.
         """
         if self.info is None:
@@ -568,8 +568,8 @@ def _show_names(names: Sequence[str]) -> str:
 def split_from_shard_name(name: str) -> str:
     """Returns the split that the name of a file indicates, or UNKNOWN_SPLIT.
 
-    It knows the names of recordmill, TensorFlow Datasets and TensorFlow Extended, and usual words
-    such as "train".
+    The function knows the names of recordmill, TensorFlow Datasets and TensorFlow Extended, and
+    usual words such as "train".
 
     >>> split_from_shard_name("x/train-00003-of-00016.tfrecord.gz")
     'train'

@@ -160,7 +160,7 @@ def _open_index(
 ) -> MappedIndex | PartialIndex:
     """Opens the index of a shard, completely or as a `PartialIndex`.
 
-    A `PartialIndex` reads single blocks. It is used for a store or a range of a shard, if few
+    A `PartialIndex` reads single blocks. This is better for a store or a range of a shard, if few
     entries are enough to find the pieces.
     """
     assert file.info is not None
@@ -273,8 +273,8 @@ def cut_by_headers(
 ) -> Iterator[Piece]:
     """Yields the pieces of an uncompressed file without an index.
 
-    It reads the frame headers and checks their CRCs. The memory does not depend on the number of
-    records. If `lenient` is set, a damaged range is a piece of its own.
+    The frame headers are read, and their CRCs are checked. The memory does not depend on the number
+    of records. If `lenient` is set, a damaged range is a piece of its own.
 
     Raises:
         DataError: A header is damaged or the file is truncated, and `lenient` is False. Pieces

@@ -245,7 +245,7 @@ def remove_run_folder(path: Path) -> None:
 def read_machine_id() -> str:
     """Returns a text that identifies this machine until it is restarted.
 
-    It is the boot id of the kernel, which all containers of a machine have in common. Systems
+    The text is the boot id of the kernel, which all containers of a machine have in common. Systems
     without one have the host name instead.
     """
     return read_boot_id() or socket.gethostname()

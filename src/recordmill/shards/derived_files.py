@@ -1,7 +1,7 @@
 """Files next to the manifests that are derived from the newest one.
 
-They are for readers and other tools. `build` writes them. `verify` compares them, and writes them
-again with `--mend`.
+These files are for readers and other tools. `build` writes them. `verify` compares them, and writes
+them again with `--mend`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def make_label_map_files(schema: Schema) -> dict[str, str]:
     class numbers of the records.
 
     Returns:
-        An empty dict if the schema has no object classes.
+        The file. An empty dict if the schema has no object classes.
     """
     classes = schema[_OBJECT_LABEL].classes if _OBJECT_LABEL in schema else None
     if not classes:

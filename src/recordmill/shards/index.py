@@ -42,7 +42,7 @@ INDEX_FRAME_BYTES = 16
 class PartialIndex:
     """Index of a shard, read in small blocks around the requested offsets.
 
-    It is used for indexes in stores, and for small ranges of a large shard.
+    Indexes in stores are read in this way, and so are small ranges of a large shard.
 
     Args:
         path: Path or URL of the index.
@@ -203,7 +203,7 @@ class MappedIndex:
     def locate_one(self, record: int) -> tuple[int, int]:
         """Returns the offset and payload length of one record, like `locate`.
 
-        It does without NumPy, whose fixed costs would be most of the time of reading the record.
+        The function does without NumPy, whose fixed costs would take most of the time.
         """
         offset, length = self.entries.item(record)[:2]
         end = self.offset_of(record + 1)
@@ -222,7 +222,7 @@ class MappedIndex:
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
     """Reads ranges of a file of a data set into one buffer.
 
-    If the file does not exist, the error is that of `make_missing_file_error`.
+    If the file does not exist, `make_missing_file_error` makes the error.
 
     Returns:
         The buffer, and the position in it where each range begins.

@@ -35,7 +35,8 @@ class JoinedShards:
 
     Args:
         shards: The shards.
-        mapped: Room for the shards, followed by room for their indexes, and for one more entry.
+        mapped: The array with room for the shards, followed by room for their indexes and for one
+            more entry.
     """
 
     def __init__(self, shards: Sequence[IndexedShard], mapped: MappedFiles) -> None:
@@ -134,8 +135,8 @@ def join_shards(files: Sequence[TFRecordFile]) -> JoinedShards | None:
     """Joins at least MIN_SHARDS uncompressed shards on a disk. Reads nothing.
 
     Returns:
-        None if there are fewer files or files of another kind, or if the process can't map them
-        all.
+        The shards. None if there are fewer files or files of another kind, or if the process can't
+        map them all.
     """
     if len(files) < MIN_SHARDS:
         return None

@@ -85,7 +85,7 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
         lenient: If True, the size of the shard may differ from the manifest.
 
     Returns:
-        None if the file is not a shard of a data set.
+        The index. None if the file is not a shard of a data set.
 
     Raises:
         DataError: The index or the shard differs from the manifest.
@@ -322,7 +322,7 @@ def _iter_reads(
 
 
 def return_frames(frames: FileFrames) -> FileFrames:
-    """Returns the frames. It is the deferred read of frames that are in memory already."""
+    """Returns the frames, as a deferred read of frames that are in memory already."""
     return frames
 
 
@@ -367,8 +367,8 @@ def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
 def start_read(file: ShardFile, piece: Piece) -> FrameRead:
     """Requests the bytes of a piece, and returns a deferred read of it.
 
-    Only bytes in stores are requested now. The read returns damage together with the frames. It
-    raises DataError if the file was replaced, or if the piece contains too many records.
+    Only bytes in stores are requested now. The read returns damage together with the frames. The
+    read raises DataError if the file was replaced, or if the piece contains too many records.
 
     Args:
         piece: A piece with an end and a known first record.
@@ -412,7 +412,7 @@ class _PieceRead:
         """Reads the bytes of the piece into an array.
 
         Returns:
-            False if bytes are missing or can't be decompressed.
+            True if the array is filled. False if bytes are missing or can't be decompressed.
         """
         path, start = self.file.path, self.piece.start
         with explain_missing(path):
@@ -486,7 +486,7 @@ def stream(
 ) -> Iterator[FileFrames]:
     """Yields all frames of a file and the damage between them, in one pass.
 
-    It needs neither an index nor a temporary file. An empty file yields nothing.
+    This needs neither an index nor a temporary file. An empty file yields nothing.
 
     Args:
         ordinal: Ordinal of the file in the catalog.

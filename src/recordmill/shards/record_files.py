@@ -133,7 +133,7 @@ class RecordFiles(Sequence[TFRecordFile]):
     def location(self, number: int) -> tuple[str, str]:
         """Returns (path, place) of a record, for messages.
 
-        It reads nothing, so the place has no offset.
+        Nothing is read, so the place has no offset.
         """
         file, record = self.find(number)
         return file.file.path, describe_place(record, -1)

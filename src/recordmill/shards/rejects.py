@@ -124,7 +124,7 @@ class RejectBudget:
             read: Number of records that will be read, or None if unknown.
 
         Returns:
-            None if the limit is a percentage and `read` is unknown.
+            The number. None if the limit is a percentage and `read` is unknown.
         """
         if self.percent is None:
             return self.count

@@ -93,7 +93,7 @@ class Run(ABC):
         self._manifest: Manifest | None = None
 
     def committed_manifest(self) -> Manifest | None:
-        """Returns the manifest that this run has committed, or None.
+        """Returns the manifest that this run has committed. None if it has not committed.
 
         Engines may repeat the last step of a build, so this is checked before each commit.
         """
@@ -225,8 +225,8 @@ class Run(ABC):
         active.
 
         Returns:
-            False if files may be left. The caller then keeps the lease, so that a later run finds
-            them.
+            True if no such files are left. False if some may be left. The caller then keeps the
+            lease, so that a later run finds them.
         """
 
     @abstractmethod
@@ -344,7 +344,7 @@ class RunFolder(Run):
             uses_engine: See `create`.
 
         Returns:
-            None if the run is alive or another process was faster.
+            The run. None if it is alive, or if another process has taken it over first.
         """
         if (lock := dead_runs.claim_dead_run(path)) is None:
             return None
@@ -366,7 +366,7 @@ class RunFolder(Run):
     def data(self) -> Path:
         """Folder of the shards.
 
-        It is in the run folder until `publish_data_folder` moves it.
+        The folder is in the run folder until `publish_data_folder` moves it.
         """
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"

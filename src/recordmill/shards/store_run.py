@@ -81,7 +81,7 @@ class _Result(TypedDict):
 def find_local_work_folder(out: str) -> Path:
     """Returns the folder on this machine in which runs prepare files for this output.
 
-    It is the same for all runs with the same output.
+    All runs with the same output have the same folder.
     """
     return Path(make_private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
 
@@ -89,7 +89,7 @@ def find_local_work_folder(out: str) -> Path:
 def result_name(generation: int) -> str:
     """Returns the name of the object that commits the result of a read.
 
-    It is relative to the output.
+    The name is relative to the output.
 
     >>> result_name(3)
     '_reads/00000003.json'
@@ -311,7 +311,7 @@ def attach_run(out: str, identifier: str) -> Run:
 def _remove_objects_in_order(out: str, names: Sequence[str]) -> None:
     """Removes objects. The last one is removed after all others.
 
-    It is the lease, and a later run needs it to continue an interrupted removal.
+    The last object is the lease. A later run needs it to continue an interrupted removal.
     """
     batches = [
         names[begin : begin + _REMOVE_BATCH] for begin in range(0, len(names) - 1, _REMOVE_BATCH)

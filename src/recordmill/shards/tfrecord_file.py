@@ -357,7 +357,7 @@ class IndexedShard(TFRecordFile):
     def map_into(self, mapped: MappedFiles, ordinal: int, index_ordinal: int) -> Index:
         """Maps this shard and its index next to other files.
 
-        They stay mapped as long as this object exists. The shard must be uncompressed.
+        Both files stay mapped as long as this object exists. The shard must be uncompressed.
 
         Args:
             mapped: The array that has room for both files.

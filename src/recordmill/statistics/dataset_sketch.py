@@ -83,8 +83,8 @@ _SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels", "e
 def max_values_per_column(columns: int, are_texts: bool) -> int:
     """Returns the number of different values to keep for each column.
 
-    It is a power of two from MIN_VALUES to MAX_VALUES. It decreases with the number of columns, so
-    that the memory of a sketch is bounded.
+    The result is a power of two from MIN_VALUES to MAX_VALUES. It decreases with the number of
+    columns, so that the memory of a sketch is bounded.
 
     Args:
         columns: The number of features times the number of splits.
@@ -102,7 +102,7 @@ def max_values_per_column(columns: int, are_texts: bool) -> int:
 def has_elements(feature: Feature) -> bool:
     """Returns whether a feature may have statistics of each element.
 
-    These are numbers of a fixed shape, lists of them, and lists of numbers. The latter have
+    Numbers of a fixed shape have elements, and so have lists of them. Lists of single numbers have
     elements only if all lists have the same length, which the sketch finds out.
     """
     are_amounts = (
@@ -393,7 +393,7 @@ class FeatureSketch:
     def from_arrays(cls, feature: Feature, arrays: Mapping[str, npt.NDArray[Any]]) -> FeatureSketch:
         """Creates a sketch from the arrays of `to_arrays`.
 
-        It can be merged into another sketch, but can't count records.
+        The new sketch can be merged into another one, but can't count records.
         """
         sketch = cls(feature, MIN_VALUES, False)
         sketch.present, sketch.missing = arrays["records"].tolist()
@@ -537,8 +537,8 @@ class DatasetSketch:
     def merge(self, source: DatasetSketch) -> None:
         """Adds the counts of another sketch.
 
-        It may have fewer features and splits than this one. The features that it lacks are missing
-        in its records. `FeatureSketch.merge` describes other differences.
+        `source` may have fewer features and splits than this sketch. The features that it lacks are
+        missing in its records. `FeatureSketch.merge` describes other differences.
         """
         assert {*source.splits} <= {*self.splits}
         assert {*source.schema.names} <= {*self.schema.names}
@@ -559,8 +559,8 @@ class DatasetSketch:
     def to_bytes(self) -> bytes:
         """Returns the content of a sketch file. Equal sketches become equal bytes.
 
-        It is an Arrow IPC file with one row for each array of the state of a feature sketch. The
-        metadata contains the schema, the splits and their numbers of records.
+        The file is an Arrow IPC file with one row for each array of the state of a feature sketch.
+        The metadata contains the schema, the splits and their numbers of records.
         """
         rows = [
             (split, feature.feature.name, name, array.dtype.str, array.tobytes())

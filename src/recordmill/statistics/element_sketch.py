@@ -254,7 +254,10 @@ class ElementSketch:
 
     @property
     def sampled(self) -> int:
-        """Number of arrays that determine the quantiles. It is `rows` if they are exact."""
+        """Number of arrays that determine the quantiles.
+
+        It equals `rows` if the quantiles are exact.
+        """
         self._shrink_sample()
         return len(self._hashes)
 

@@ -104,7 +104,8 @@ class ElementStatistics:
                 axis.
 
         Returns:
-            None if the text has another form, because any program may have written it.
+            The statistics. None if the text has another form, because any program may have written
+            it.
         """
         try:
             figures = json.loads(text)
@@ -303,7 +304,7 @@ class FeatureStatistics:
     def unlisted(self) -> float:
         """Largest possible share of a value that is not in `top_values`.
 
-        It is 0 if all different values are listed.
+        The share is 0 if all different values are listed.
         """
         top_values = self.top_values
         if self.sampled is not None:
@@ -325,7 +326,7 @@ class FeatureStatistics:
     def to_json(self) -> dict[str, Any]:
         """Returns the figures in the form that `--json` prints.
 
-        It contains only the first 20 of `top_values`.
+        Only the first 20 of `top_values` are included.
         """
         optional: dict[str, Any] = {}
         if self.colours is not None:

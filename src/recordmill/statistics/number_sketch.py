@@ -253,7 +253,7 @@ class NumberSketch:
     def merge(self, source: NumberSketch) -> None:
         """Adds the counts of another sketch with the same `is_int`.
 
-        It may have more bins than this sketch can have.
+        `source` may have more bins than this sketch can have.
         """
         assert self.is_int == source.is_int
         assert self.max_bins <= source.max_bins
@@ -333,7 +333,7 @@ class NumberSketch:
     def standard_deviation(self) -> float:
         """Population standard deviation of the finite values. NaN if there are none.
 
-        It is accurate even if the variance is too large or too small for float64.
+        The result is accurate even if the variance is too large or too small for float64.
         """
         if not self.finite:
             return math.nan
@@ -394,8 +394,8 @@ class NumberSketch:
     def quantile_error(self) -> float:
         """Largest error of the rank of a quantile, as a share.
 
-        For example, 0.01 means that the rank of a median is between 0.49 and 0.51. It is 0 while
-        each bin is one value.
+        For example, 0.01 means that the rank of a median is between 0.49 and 0.51. The error is 0
+        while each bin is one value.
         """
         dropped = self._dropped_bits_of(self.keys)
         return (

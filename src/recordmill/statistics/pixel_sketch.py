@@ -1,9 +1,9 @@
 """Sketch of the colours of encoded images.
 
-It adds up the red, green and blue values of the pixels, and their squares. If the build has decoded
-all images to check them, all images count. Otherwise a sample is decoded: the images with the
-lowest hashes of their bytes. The sample has one of SAMPLE_RATIO images, but at least MIN_DECODED
-for a data set, and at most MAX_DECODED for a split.
+The sketch adds up the red, green and blue values of the pixels, and their squares. If the build has
+decoded all images to check them, all images count. Otherwise a sample is decoded: the images with
+the lowest hashes of their bytes. The sample has one of SAMPLE_RATIO images, but at least
+MIN_DECODED for a data set, and at most MAX_DECODED for a split.
 
 Only the bytes of the images determine the sample, and each occurrence of an image counts. Therefore
 the sum of two sketches is the sketch of all their images. All sums are exact integers.

@@ -155,7 +155,7 @@ class ValueSketch:
     def distinct(self) -> int:
         """Returns the number of different values.
 
-        It is an estimate if the sketch is not complete.
+        The number is an estimate if the sketch is not complete.
         """
         hashes, _ = self.smallest()
         return len(hashes) if self.is_complete else ((self.max_values - 1) << 64) // int(hashes[-1])
@@ -325,8 +325,8 @@ class ValueTexts:
     def is_full(self, max_texts: int) -> bool:
         """Returns whether the owner should call `keep` to free memory.
 
-        It should if there are too many texts. It also should if they are in many small arrays,
-        which take more memory than the texts.
+        The object is full if it has too many texts, or if they are in many small arrays, which take
+        more memory than the texts.
 
         Args:
             max_texts: The number of texts that may be stored.
@@ -418,7 +418,7 @@ class PendingNumbers:
 class PendingTexts:
     """A buffer that collects texts of small batches until there are enough to count.
 
-    It contains the hash, the key, the size, and the first bytes of each text.
+    The buffer contains the hash, the key, the size, and the first bytes of each text.
 
     Args:
         max_texts: The number of texts in a full buffer.

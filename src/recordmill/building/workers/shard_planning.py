@@ -187,7 +187,7 @@ def plan_shards(
 def _merge_sketches(
     job_folder: JobFolder, results: Sequence[SharedIngestResult]
 ) -> SharedValue[DatasetSketch] | None:
-    """Returns the sum of the statistics of all unit groups, or None.
+    """Returns the sum of the statistics of all unit groups. None without statistics.
 
     Only two of them are in memory at a time.
     """

@@ -558,7 +558,7 @@ class Collator:
         If x has only one column, x is that column.
 
         Args:
-            batch: The columns by name. It is changed.
+            batch: The columns by name. The function removes the label and the weights from it.
         """
         if self.label is None:
             return batch

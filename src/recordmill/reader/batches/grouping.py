@@ -124,8 +124,8 @@ class LengthBuckets:
     def _padded_lengths(self, longest: Int64s) -> Int64s:
         """Returns the padded length of each step.
 
-        It is the smallest boundary that is not below the longest row, or the longest row if that is
-        above all boundaries.
+        This length is the smallest boundary that the longest row fits in. If the longest row is
+        above all boundaries, its own length is used.
         """
         boundaries = np.array(self.collation.boundaries, np.int64)
         boundary_indices = np.searchsorted(boundaries, longest)

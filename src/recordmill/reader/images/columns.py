@@ -635,9 +635,9 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
 def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
     """Returns the records with their boxes moved to the kept part of each image.
 
-    Boxes are lists in `image/object/bbox/`. They become fractions of the kept part, clipped to it.
-    Objects entirely outside are dropped from all lists of `image/object/`. Records without all four
-    edges are returned unchanged.
+    Boxes are lists in `image/object/bbox/`. The new edges are fractions of the kept part, clipped
+    to it. Objects entirely outside are dropped from all lists of `image/object/`. Records without
+    all four edges are returned unchanged.
 
     Args:
         kept_parts: [records, 5] left, top, width and height of the kept part as fractions of the

@@ -324,8 +324,8 @@ def suggest_arrays(contents: Contents, length: int, sizes: Mapping[str, int]) ->
 def _likely_shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     """Yields likely shapes of `count` values.
 
-    If the records contain a matching height and width, these are the only shapes. Otherwise they
-    are squares and a vector.
+    If the records contain a matching height and width, only shapes with this size are yielded.
+    Otherwise square shapes and a vector are yielded.
     """
     sizes_by_name = {
         name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0

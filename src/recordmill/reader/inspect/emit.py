@@ -1,6 +1,6 @@
 """Descriptions of a `Dataset` for other programs.
 
-They are a schema, a specification for parsing, and a reader.
+There are three kinds: a schema, a specification for parsing, and a reader.
 
 The schema is a `schema.pbtxt`, the specification is code for `tf.io`, and the reader is a Python
 program with tf.data. The reader needs TensorFlow but not recordmill, so it works with the tf.data

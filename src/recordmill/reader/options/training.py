@@ -232,7 +232,7 @@ class Form(Options):
     )
 
     def label_of(self, schema: Schema) -> str | None:
-        """Returns the name of the label, or None."""
+        """Returns the name of the label. None if batches have no label."""
         return (schema.label if self.label is True else self.label) or None
 
 

@@ -74,7 +74,7 @@ class Fetchable(Sampled, Protocol):
     def images(self) -> Mapping[str, Any]:
         """Targets of the encoded images that are decoded on reading, by feature.
 
-        These features are tensors in `schema`.
+        In `schema`, these features are tensors.
         """
 
     @property

@@ -1,6 +1,6 @@
 """Table of the features in a report.
 
-It shows types, missing values, ranges, distributions and frequent values.
+The table shows types, missing values, ranges, distributions and frequent values.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
 def _render_elements(features: Sequence[Feature], statistics: DatasetStatistics) -> str:
     """Returns a table with statistics of each element of small arrays.
 
-    It covers the first split. The result is "" if no feature has such statistics.
+    The table covers the first split. Without such statistics, the result is "".
     """
     first_split = next(iter(statistics.values()), {})
     rows = [
@@ -117,7 +117,10 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
 
 
 def _number_cells(feature: Feature, statistics: FeatureStatistics) -> tuple[str, ...]:
-    """Returns the cells for minimum, mean, deviation and maximum. They are empty for classes."""
+    """Returns the cells for minimum, mean, deviation and maximum.
+
+    For classes, the cells are empty.
+    """
     if feature.classes is not None:
         return ("",) * 4
     if feature.timestamp:

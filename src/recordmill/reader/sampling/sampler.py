@@ -339,7 +339,7 @@ class Proportions:
 
     @cached_property
     def _pattern(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The data set of each position of a cycle.
+        """Order of the data sets in a cycle.
 
         Returns:
             For each position of the cycle, the index of its data set, and the number of earlier
@@ -380,7 +380,7 @@ class Proportions:
 def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
     """Returns where each cycle begins in the pattern, [n].
 
-    It is the SplitMix64 hash of the number of the cycle, modulo the length of the pattern.
+    The offset is the SplitMix64 hash of the number of the cycle, modulo the length of the pattern.
     """
     words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
     return (mix64(words) % np.uint64(cycle_records)).astype(np.int64)

@@ -94,7 +94,8 @@ class EpochSteps:
     def positions(self, step_range: StepRange) -> Int64s:
         """Returns the positions of this host in a range of steps, int64 [rows].
 
-        They are in the order of the steps. Positions from `records` on only fill up a batch.
+        The positions are in the order of the steps. Positions from `records` on only fill up a
+        batch.
         """
         step_starts = (
             step_range.position

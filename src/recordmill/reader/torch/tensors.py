@@ -45,7 +45,7 @@ class RaggedRows(NamedTuple):
     def to_nested(self) -> torch.Tensor:
         """Returns a nested tensor in the jagged layout.
 
-        It requires numbers with one variable dimension.
+        Only numbers with one variable dimension have such a tensor.
         """
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 

@@ -192,8 +192,8 @@ def guess_schema(
         memory_bytes: Limits the size of a record.
 
     Returns:
-        None if there are no records, if the first records don't determine a schema, or if one is
-        damaged or too large.
+        The guess. None if there are no records, if the first records don't determine a schema, or
+        if one of them is damaged or too large.
     """
     nonempty = [file for file in files if file.stat.size_bytes]
     count = min(len(nonempty), _MAX_GUESS_FILES)

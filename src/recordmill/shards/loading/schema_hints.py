@@ -67,7 +67,8 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     """Finds the schema file that all files have in common.
 
     Returns:
-        The hint, or None, and notes on schema files that can't be used.
+        (hint, notes). The hint is None if there is no common file that can be used. The notes are
+        about schema files that can't be used.
     """
     folders = list(dict.fromkeys(os.path.dirname(file.path) for file in files))
     if len(folders) > _MAX_FOLDERS:
@@ -166,10 +167,10 @@ def read_hint(path: str) -> Hint:
 def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
     """Returns the schema that a user has passed.
 
-    It is an object or the path of a file. None is returned unchanged.
+    A `Schema` and None are returned unchanged. A path is read with `read_schema_file`.
 
     Raises:
-        UsageError: It is something else, or `read_schema_file` refuses it.
+        UsageError: `schema` is something else, or `read_schema_file` refuses the file.
     """
     if not isinstance(schema, Schema | str | os.PathLike | None):
         raise UsageError(
@@ -213,7 +214,7 @@ def _read_json(path: str) -> dict[str, Any]:
 
 
 def _read_label_key(path: str) -> str | None:
-    """Returns the label from `supervisedKeys` of a `dataset_info.json`, or None."""
+    """Returns the label from `supervisedKeys` of a `dataset_info.json`. None if there is none."""
     try:
         key = _read_json(path)["supervisedKeys"]["tuple"]["items"][1]["featureKey"]
     except (DataError, KeyError, IndexError, TypeError):
@@ -269,7 +270,7 @@ def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
 
 
 def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
-    """Returns the reason why the records contradict the hint, or None."""
+    """Returns the reason why the records contradict the hint. None if they do not."""
     message = f"it declares {hinted.describe()}, but the records contain {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
     if (
