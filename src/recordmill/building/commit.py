@@ -50,7 +50,7 @@ from recordmill.storage.walk import MANIFESTS_FOLDER
 
 # Files in the data folder that are not shards.
 _EXTRA_FILES = (INPUTS_NAME, *MERGED_FILES)
-# Concurrent store requests. Each thread only waits for its answer.
+# Number of concurrent requests to a store. Each thread only waits for its answer.
 _CONCURRENT_COPIES = 32
 
 _log = logging.getLogger(__name__)

@@ -536,7 +536,7 @@ def _redistribute(
         staged = _sync_all(plan, shards.write(_read_back(split_id, first_version, progress)))
         shards.check_shard_counts()
     for shard in first_version:
-        # The new shards were written first, because they were read from these.
+        # The old shards are removed last, because the new ones were read from them.
         shard.remove()
     return staged
 

@@ -66,7 +66,7 @@ from recordmill.storage.folders import exists, is_file, join, list_paths, remove
 # Maximum number of features of all splits together. The summary of this number takes 0.7 MiB in the
 # manifest.
 _MAX_SUMMARY_FEATURES = 4096
-# Input files whose lines are written to the list at once.
+# Number of input files for which lines are written to the list at a time.
 _LIST_BATCH = 1024
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
@@ -283,7 +283,7 @@ def _add_part(base: Manifest, new: Manifest) -> Manifest:
     said, images = new.description["said"], new.description["images"]
     return replace(
         new,
-        # These describe all parts, and the first one has determined them.
+        # These fields describe all parts. The first part has determined them.
         options=base.options,
         transform=base.transform,
         parts=(*base.parts, *new.parts),

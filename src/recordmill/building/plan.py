@@ -36,7 +36,7 @@ from recordmill.storage.folders import real_path
 
 # 256 MiB are reserved for reading, sorting and merging.
 _RESERVED_BYTES = 256 << 20
-# 16 MiB: ten sorted runs per thread merge as fast as a few.
+# 16 MiB. Even if a thread writes ten sorted runs of this size, they merge as fast as a few.
 _MIN_LOCAL_BUFFER_BYTES = 16 << 20
 # 8 MiB: a smaller buffer makes too many sorted runs, and merging them costs more than is saved.
 MIN_RUN_BUFFER_BYTES = 8 << 20

@@ -45,7 +45,7 @@ _KEY_DOMAIN, _KEY_COLUMN_DOMAIN = b"recordmill-order", b"recordmill-okey"
 _SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
 # The split id of a record whose value determines no split.
 NO_SPLIT = (1 << 16) - 1
-# Files whose rows of the file table become Python objects at once.
+# Number of files for which rows of the file table become Python objects at a time.
 _FILE_BATCH = 1 << 12
 
 

@@ -93,9 +93,9 @@ class ShardOptions:
 # One row per shard.
 # index, num_shards: its number within the split, and the number of shards of the split.
 # begin_bucket, end_bucket: the buckets [begin_bucket, end_bucket) that contain its records. Bucket
+#     numbers continue from one split to the next.
 # begin, end: the range [begin, end) of its records, or of the first bytes of their frames. Both
 #     count from the start of `begin_bucket`.
-#     from the start of `begin_bucket`.
 # lower_key: a sort key (`sorted_run.SPARSE_INDEX_DTYPE`) that is not greater than that of its first
 #     record. b"" if it is unknown.
 # upper_key: a sort key that no record of the shard reaches. b"" if it is unknown.
@@ -320,8 +320,8 @@ def _make_rows(
     return rows
 
 
-# Rows of all sparse indexes that are sorted at once. They need about 80 MiB. In a bucket with more
-# rows, only every n-th is used.
+# Maximum number of rows of all sparse indexes that are sorted at once. They need about 80 MiB. In a
+# bucket with more rows, only every n-th is used.
 _MAX_INDEX_ROWS = 1 << 20
 
 

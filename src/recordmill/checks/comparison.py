@@ -371,7 +371,7 @@ def _inverse_sum(sample_sizes: tuple[float, float]) -> float:
 DRIFT_CHECK, SKEW_CHECK = "drift", "skew"
 # Integers with more different values are compared as numbers, unless they are the label.
 _MAX_CATEGORIES = 100
-# Groups of numbers if the statistics list all of them. Histograms have as many buckets.
+# Number of groups if the statistics list all numbers. Histograms have the same number of buckets.
 _NUM_GROUPS = 10
 # Largest error of the rank of a quantile, as a share of the values. If the error is larger,
 # histograms with buckets of equal widths are more accurate.

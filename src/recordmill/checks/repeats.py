@@ -58,7 +58,7 @@ _ROW_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8")])
 _SPLIT_SHIFT = 48  # `record` has the record number in the lower 48 bits, and the split above them
 _SORT_MEMORY_FACTOR = 6  # `_add_repeats` takes up to 6 times the memory of the rows
 _MAX_FILES = 1024  # scratch files that are open at the same time
-_MAX_EXAMPLES = 5  # for each (split of the original, split of the repeat)
+_MAX_EXAMPLES = 5  # examples for each (split of the original, split of the repeat)
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def _measure_costs(
         step_result, step_work = step.estimate_bytes(
             selected_records.batch.column(plan.selected.names.index(step.feature)), feature
         )
-        # Pixels have one byte each. Numbers of tensors depend on their dtype.
+        # A pixel value has one byte. The size of a number in a tensor depends on the dtype.
         is_image = isinstance(step, DecodeImages)
         peak_bytes = _peak_bytes(
             plan,

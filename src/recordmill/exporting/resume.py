@@ -347,7 +347,7 @@ def _take_over_run(out: Path, fingerprint: str | None, uses_engine: bool) -> Run
     best_run: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, list_paths(out, f"{RUN_PREFIX}*")),
-        # the read with the most finished outputs first
+        # sorts the read with the most finished outputs first
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
         candidate = RunFolder.take_over(run, uses_engine)

@@ -308,7 +308,7 @@ def write_output(
         writer.abort()
         remove(temporary, ignore_errors=True)
         raise
-    # `rename` replaces a file, but not a folder with files. So that is removed before.
+    # `rename` replaces a file, but not a folder with files. So such a folder is removed first.
     if is_folder(path):
         remove(path)
     rename(temporary, path)

@@ -55,7 +55,7 @@ class ReadOutput(Options, heading="the output", decides=True):
     overwrite: bool = redeclare(Shared, heading="the output", help="replace the result in OUT")
     file_size: int = declare(
         "bytes of shards that become one Parquet or Arrow file",
-        # Few files, but enough of them for many cores.
+        # This size makes few files, but enough of them for many cores.
         default="512MiB",
         parse=parse_size,
         metavar="SIZE",

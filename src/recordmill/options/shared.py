@@ -194,7 +194,7 @@ class Shared(Options):
     memory_bytes: int = declare(
         "Limit of the data that is read ahead or being decoded, as a number of bytes or as text such "
         'as "512MiB".',
-        # It suffices for the ranges and the compressed windows of four threads.
+        # This memory suffices for the ranges and the compressed windows of four threads.
         default="512MiB",
         parse=size_in_bytes,
     )

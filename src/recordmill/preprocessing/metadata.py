@@ -180,8 +180,8 @@ _NOTES_BY_RESULT = {
     NONFINITE_RESULT: "values are NaN or infinite, and do not count",
     UNLISTED_RESULT: "words are empty or contain a line break, so they count as unknown",
 }
-# 1,000 numbers of one result: larger ones are left out of the manifest, where only users read them.
 _BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a vocabulary in memory
+# Results with more numbers are left out of the manifest, where only users read them.
 _MAX_NUMBERS = 1000
 
 

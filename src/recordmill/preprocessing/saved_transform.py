@@ -238,7 +238,7 @@ def find_misfits(
         (row numbers, the message for all of them).
     """
     steps = [step.name for step in declared_column.steps]
-    # A vocabulary's unknown words have no class, and that is no misfit.
+    # Words that a vocabulary does not contain have no class, but are not misfits.
     if steps[-1] == "one_hot" and "vocabulary" not in steps:
         one_hot, classes = _flatten_column(output)[0], declared_column.value.shape[0] or 1
         rows = np.flatnonzero(~one_hot.reshape(-1, classes).any(1))
@@ -260,7 +260,7 @@ def find_misfits(
         if len(raw_values) == len(values):
             is_misfit &= np.isfinite(raw_values)
         else:
-            # A value was missing and has been imputed.
+            # Missing values were imputed, so values and raw values differ in number.
             is_misfit &= ~np.isin(rows, raw_rows[~np.isfinite(raw_values)])
         return np.unique(rows[is_misfit]), f"{', '.join(steps)} gives no finite number for it"
     return _NO_ROWS, ""

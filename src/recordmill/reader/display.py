@@ -21,9 +21,9 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
 _UNKNOWN_SCHEMA = "its schema is inferred when it is needed"
-_MAX_CHARACTERS = 60  # of a text; longer text is cut
-_MAX_SHOWN_BYTES = 16  # of a binary value that is neither an image nor text
-_MAX_ITEMS = 6  # of an array
+_MAX_CHARACTERS = 60  # length of a shown text; longer text is cut
+_MAX_SHOWN_BYTES = 16  # number of shown bytes of a value that is neither an image nor text
+_MAX_ITEMS = 6  # number of shown items of an array
 # first bytes of the formats that `_describe_image` opens
 _IMAGE_MAGICS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 

@@ -68,7 +68,7 @@ def find_near_images(
         [np.empty(0, np.int64)],
         [np.empty((0, similarity.HASH_WORDS), "u8")],
     )
-    # the greys of all images are too large for the memory
+    # the grey versions of all images are too large for the memory
     with create_unnamed_file() as file:
         for records, split, batch_hashes, greys in _hash_images(dataset, feature, progress):
             numbers.append(records)

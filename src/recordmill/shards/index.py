@@ -26,7 +26,7 @@ INDEX_DTYPE = np.dtype([("offset", "<i8"), ("length", "<i8"), ("key", "<u8")])
 # the uncompressed shard.
 MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
 
-# Entries of one block of a `PartialIndex`, 48 KiB.
+# Number of entries of a block of a `PartialIndex`, 48 KiB.
 PROBE_ENTRIES = 2048
 # Start of a .npy file: magic, version and the length of the header.
 _PREFIX_BYTES = 10

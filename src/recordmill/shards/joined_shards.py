@@ -21,7 +21,7 @@ from recordmill.shards.tfrecord_file import IndexedShard, TFRecordFile
 from recordmill.storage.files import read_spans
 from recordmill.storage.mapped_files import MappedFiles
 
-# Fewer files are read one by one.
+# Minimum number of files to join. Fewer files are read one by one.
 MIN_SHARDS = 16
 # An entry of an index is (offset, length, key), which are 8 bytes each.
 _ENTRY_WORDS = 3

@@ -57,7 +57,8 @@ class RecordFiles(Sequence[TFRecordFile]):
         return cls([file for part in parts for file in part], parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A copy is made of the copied parts, so that both still share their `TFRecordFile` objects.
+        # The copy of a joined object is joined from the copies of its parts. So it shares their
+        # `TFRecordFile` objects, as this one does.
         if self._parts:
             return RecordFiles.join, (self._parts,)
         return RecordFiles, (self._files,), {"_ends": self._ends}

@@ -516,7 +516,8 @@ class ScannedFile(TFRecordFile):
     def table(self) -> RecordTable:
         """Places of the records. The first access reads the file."""
         if self._table is None:
-            # It is checked again under the lock, because another thread may have read the file.
+            # The table is looked up again under the lock, because another thread may have read the
+            # file.
             with _pass_locks[self.ordinal % len(_pass_locks)]:
                 if self._table is None:
                     self._table = self._make_table()

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from recordmill.options.keywords import VerifyKeywords
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
-_MAX_LISTED_DAMAGE = 100  # problems per file
+_MAX_LISTED_DAMAGE = 100  # damaged places that are listed per file
 _MAX_ATTEMPTS = 5
 # Longer than a commit takes after it has renamed the data folder.
 _COMMIT_WAIT_SEC = 0.3

@@ -378,9 +378,7 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
         shares_below = np.where(
             widths > 0, (edge - low) / np.where(widths > 0, widths, 1), low < edge
         )
-        divided = (shares_below > 0) & (
-            shares_below < 1
-        )  # at most one bin, or as many as are narrow
+        divided = (shares_below > 0) & (shares_below < 1)  # the bins that the edge divides
         divided_counts = (numbers.counts[divided] * shares_below[divided]).tolist()
         cumulative_counts.append(
             math.fsum([int(numbers.counts[shares_below >= 1].sum()), *divided_counts])

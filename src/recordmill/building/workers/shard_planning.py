@@ -278,7 +278,7 @@ def use_merged_runs(
     )
 
 
-# Entries that are read at once to compute an index, 6 MiB.
+# Number of entries that are read at once to compute an index, 6 MiB.
 _ENTRIES_PER_READ = 1 << 18
 
 

@@ -50,7 +50,7 @@ def compute_length_boundaries(columns: Iterable[pa.Array], num_buckets: int) -> 
         return (1,)
     lengths = np.array(sorted(counts))
     cumulative_counts = np.cumsum([counts[length] for length in lengths.tolist()])
-    # the small number prevents that rounding selects the next length
+    # without the small number, a rounding error could select the next length
     target_counts = cumulative_counts[-1] * (np.arange(1, num_buckets + 1) / num_buckets - 1e-12)
     return tuple(
         np.unique(

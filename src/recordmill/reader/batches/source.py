@@ -449,7 +449,7 @@ class BatchSource:
                     ),
                 )
         finally:
-            # also if the consumer stops early
+            # this also runs if the consumer stops early
             decoder.close()
             drop_reusable()
 
@@ -532,7 +532,7 @@ class Batches(Iterator[Any]):
         self._batches = _generate_batches(source, self._plan, self._refiller, self.cut)
 
     def __repr__(self) -> str:
-        # Keras prints it in its error for data of an unknown type.
+        # Keras prints this text in its error for data of an unknown type.
         return "<Batches of NumPy arrays, for your own loops; for model.fit use ds.to_keras(...)>"
 
     def __next__(self) -> Any:

@@ -306,7 +306,7 @@ class ImageDecoder:
         return (
             pixels,
             batch,
-            # collected feature by feature, returned by row
+            # the images were collected feature by feature, and are returned by row
             sorted(undecoded, key=lambda bad: (bad.row, bad.feature)),
         )
 

@@ -190,7 +190,7 @@ def _count_unit(counts: FeatureCounts, count: int) -> str:
 _MAX_REJECTS = 10  # damaged records that are listed with their reasons
 _MAX_EXAMPLES = 3  # distinct values that are shown per feature
 _EXAMPLE_ROWS = 20  # rows of a batch in which examples are searched
-_SIZE_BATCH = 1 << 20  # values per call: the size of an empty value takes eight bytes
+_SIZE_BATCH = 1 << 20  # values per call; each of their sizes takes eight bytes
 
 ValueRange = tuple[Any, Any]
 

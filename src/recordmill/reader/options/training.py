@@ -174,7 +174,8 @@ class Order(Options):
     )
     window_bytes: int = declare(
         'Size of the window for "window": framed bytes, as a number or as text such as "64MiB".',
-        # It mixes hundreds of thousands of small records, and disks still read long ranges.
+        # This window mixes hundreds of thousands of small records, and disks still read long
+        # ranges.
         default="64MiB",
         parse=size_in_bytes,
         excludes=(("shuffle", False), ("shuffle", "global")),

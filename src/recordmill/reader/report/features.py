@@ -31,9 +31,9 @@ from recordmill.statistics.feature_statistics import (
     format_value,
 )
 
-MAX_REPORT_FEATURES = 2000  # rows of the table
-_MAX_FREQUENT = 3  # values that are listed per feature
-_MAX_BUCKETS = 40  # of a histogram of integers
+MAX_REPORT_FEATURES = 2000  # number of rows of the table
+_MAX_FREQUENT = 3  # number of values that are listed per feature
+_MAX_BUCKETS = 40  # number of buckets of a histogram of integers
 
 
 def render_features(schema: Schema, statistics: DatasetStatistics) -> str:

@@ -48,12 +48,13 @@ tr,figure{break-inside:avoid}nav{display:none}}
 """
 
 
-_MAX_CHARACTERS = 120  # of a text; longer text is cut
-_WIDTH, _HEIGHT = 160, 36  # of a histogram, in pixels
-# Smallest range of the values of a histogram. Its _WIDTH-th part could not be added to a value.
+_MAX_CHARACTERS = 120  # length of a shown text; longer text is cut
+_WIDTH, _HEIGHT = 160, 36  # size of a histogram, in pixels
+# Smallest range of values that a histogram shows. In a smaller one, the width of a pixel is too
+# small to be added to a value.
 _MIN_SPAN = 1e-300
 _TAG, _DATA_OF = re.compile(r"<[^>]*>"), ' data-of="{}"'
-NUM_COLOURS = 4  # splits that a histogram shows
+NUM_COLOURS = 4  # number of splits that a histogram shows
 
 
 def render_text(value: object) -> str:

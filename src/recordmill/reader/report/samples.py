@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 _THUMBNAIL_SIDE = 96  # pixels
-MAX_THUMBNAILS = 240  # of all features together
+MAX_THUMBNAILS = 240  # thumbnails of all features together
 _MAX_PER_CLASS = 8  # thumbnails
 _JPEG_QUALITY = 70
-_MAX_BOXES = 100  # drawn on a thumbnail
+_MAX_BOXES = 100  # boxes that are drawn on a thumbnail
 
 
 @dataclass(frozen=True)
