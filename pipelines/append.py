@@ -344,8 +344,8 @@ def plan_appended(
 ) -> Source:
     """Plans records with the schema of the data set that they are appended to.
 
-    Their own types are inferred first, because wider types and new classes are refused as a whole,
-    and not record by record.
+    The types of the new records are inferred first. So wider types and new classes are refused at
+    once, and not record by record.
 
     Args:
         settings: The options of the append. A schema in them replaces the inference.

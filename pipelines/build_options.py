@@ -45,7 +45,7 @@ class AppendBase:
     Attributes:
         out: The folder or store URL of the data set.
         number: The number of the generation.
-        manifest: Its manifest.
+        manifest: The manifest of this generation.
     """
 
     out: str

@@ -230,7 +230,7 @@ def to_paths(source: Any) -> list[str] | None:
 def _find_raw_record_files(source: Any) -> list[str] | None:
     """Returns the files of a data set if its records must be copied unparsed.
 
-    This applies to SequenceExamples and to other records that are not Examples. A table can't
+    SequenceExamples and other records that are not Examples must be copied, because a table can't
     represent them.
 
     Args:

@@ -1,6 +1,6 @@
 """Generations of a data set: `log`, `restore` and `compact`.
 
-They need no runner. A compaction runs on the threads of this process.
+These functions need no runner. A compaction runs on the threads of this process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Generation:
     """A generation of a data set.
 
     Attributes:
-        generation: Its number.
+        generation: The number of the generation.
         finished: The time of its commit, UTC, in ISO 8601. "" if it is unknown.
         action: What made it: "build", "append", "compact" or "restore".
         parts: Number of its parts.

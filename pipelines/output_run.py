@@ -105,8 +105,8 @@ def _explain_output_errors(out: str, path: Path, run: Run) -> Iterator[None]:
 def _describe_location(path: Path, out: str, error: OSError) -> str:
     """Returns the path that failed, for messages.
 
-    This is the path in the error, or OUT if the error has none. If OUT is in a store, it is the
-    local folder in which the output is prepared.
+    The result is the path in the error, or OUT if the error has none. If OUT is in a store, the
+    result is the local folder in which the output is prepared.
     """
     if is_remote(out):
         return f"{path} (in TMPDIR, where the files for {out} are prepared)"

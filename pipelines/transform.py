@@ -58,7 +58,7 @@ class SavedTransformOrigin:
 
     Attributes:
         out: The folder of the data set.
-        manifest: Its manifest.
+        manifest: The manifest of the data set.
         raw: The schema of the records that the transform accepts.
     """
 
@@ -159,8 +159,8 @@ def _load_stored_transform(
 ) -> SavedTransform:
     """Loads the transform of the data set that records are appended to.
 
-    Its files stay in the folder of the first part. TensorFlow can't load them from a store, so this
-    process gets a copy then, and workers make their own.
+    The files of the transform stay in the folder of the first part. TensorFlow can't load them from
+    a store. In this case, this process and each worker make a local copy.
 
     Raises:
         UsageError: The new records have other features than the transform accepts.
@@ -352,9 +352,9 @@ def _fit_on_workers(
 ) -> None:
     """Fits the transform on the workers of an engine.
 
-    This is for an output in a store. Each worker analyses some unit groups. This process combines
-    the analyses. It reads the records again only for analysers that depend on the results of
-    others.
+    Use it if the output is in a store. Each worker analyses some unit groups, and this process
+    combines the analyses. The records are read again only for analysers that depend on the results
+    of others.
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
@@ -422,7 +422,7 @@ def _hide_values(fit: FitOrigin) -> Iterator[None]:
 def _silence_warnings() -> Iterator[None]:
     """Suppresses the warnings of tf.Transform inside the `with` block.
 
-    This needs a filter, because libraries reset the level of the logger.
+    A filter suppresses them, because libraries reset the level of the logger.
     """
     log = logging.getLogger("absl")
 

@@ -130,7 +130,7 @@ def to_arrow_field(feature: Feature) -> pa.Field:
 def to_arrow(schema: Schema) -> pa.Schema:
     """Returns the Arrow schema of batches with these features.
 
-    It is cached in the Schema, because every batch needs it.
+    The result is cached in the Schema, because every batch needs it.
     """
     # The class is frozen, so the cache is written to the dict of the instance.
     arrow_schema: pa.Schema | None = vars(schema).get("_arrow")
@@ -294,8 +294,8 @@ def _dtype_of_arrow(name: str, value_type: pa.DataType) -> str:
 def _layout(arrow: pa.DataType) -> str:
     """Returns a text that is equal for Arrow types that store values alike.
 
-    These differences are ignored: 32-bit and 64-bit offsets, variable and fixed lists, seconds and
-    milliseconds.
+    The text ignores these differences: 32-bit and 64-bit offsets, variable and fixed lists, seconds
+    and milliseconds.
     """
     depth = 0
     while pa.types.is_nested(arrow):

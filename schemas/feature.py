@@ -243,8 +243,8 @@ class Feature:
     def raw(self) -> bool:
         """True if the values are stored as little-endian bytes.
 
-        This applies to float64, and to fixed tensors of uint8 and uint64, because an Example only
-        has lists of int64 and float32 numbers.
+        Such values are float64, and fixed tensors of uint8 and uint64, because an Example only has
+        lists of int64 and float32 numbers.
         """
         return self.dtype == "float64" or (
             self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank

@@ -118,7 +118,7 @@ class TextCounts:
     def null_count(self, dtype: str) -> int:
         """Returns the number of nulls if the column is read as this dtype.
 
-        It includes `soft_nulls`, unless the dtype is `string` or `bytes`.
+        The number includes `soft_nulls`, unless the dtype is `string` or `bytes`.
         """
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 

@@ -65,7 +65,7 @@ def increment_counters(**amounts: int) -> None:
 def build_in_one_step(_: bytes, plan: PlanHandle, progress: Progress) -> Manifest:
     """Runs a complete build as a single step of Beam, and returns its manifest.
 
-    It is a single step because each further one costs Beam 10 ms.
+    The build is a single step because each further one costs Beam 10 ms.
 
     Args:
         _: The element of an impulse, which has no meaning.
@@ -249,8 +249,8 @@ def commit_build(
 def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes the files that only the build needed, and returns the manifest.
 
-    This is a separate step after the commit. If the engine repeats the commit, the commit still
-    finds these files.
+    The removal is a separate step after the commit. So if the engine repeats the commit, these
+    files still exist.
     """
     plan.job_folder.begin_step()
     plan.job_folder.open_run().remove_work_files()

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 def run_worker(argv: Sequence[str] | None = None) -> None:
     """Replaces this process by the SDK harness that the engine requested.
 
-    It does not return.
+    The function does not return.
 
     Args:
         argv: The flags from the engine. None means the flags of this process.

@@ -480,7 +480,7 @@ class _IngestBatches(beam_types.DoFn):
     ) -> SharedIngestResult:
         """Shares the results since the last call.
 
-        Their files are moved to the output folder.
+        The files of the sorted runs are moved to the output folder.
 
         Args:
             sorted_runs: The sorted runs that were written.

@@ -1,7 +1,7 @@
 """Checks of an engine that need no job.
 
-They find out if the engine answers, if it has free slots and memory, and if the flags fit it. This
-module also chooses the parallelism of a job on Flink.
+The checks find out whether the engine answers, whether it has free slots and memory, and whether
+the flags fit it. This module also chooses the parallelism of a job on Flink.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class FlinkJob:
     """A job of Flink.
 
     Attributes:
-        id: Its id.
-        name: Its name.
+        id: Flink's id of the job.
+        name: The name of the job, which the submitter has chosen.
         state: Flink's word for its state, such as RUNNING.
         tasks: The number of its tasks by state.
     """
@@ -129,7 +129,7 @@ class Flink:
         not need them.
 
         Returns:
-            The cluster; None if it is inside the job server.
+            The cluster. None if the job server contains it.
 
         >>> Flink.from_master("host:8081"), Flink.from_master("https://me:secret@host/")
         (Flink(url='http://host:8081'), Flink(url='https://host'))

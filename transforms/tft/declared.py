@@ -32,7 +32,7 @@ from recordmill.preprocessing.declaration import (
 class DeclaredFunction:
     """The preprocessing function of a declaration.
 
-    It can be pickled.
+    Objects of this class can be pickled.
     """
 
     declaration: Declaration

@@ -1,7 +1,7 @@
 """The user's own preprocessing function.
 
-It is loaded from a file, and wrapped so that errors show the user's own line. Workers don't have
-the file, so the code of the function is sent to them.
+The function is loaded from a file, and wrapped so that errors show the user's own line. Workers
+don't have the file, so the code of the function is sent to them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _describe_type(value: Any) -> str:
 def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Makes Beam's pickler send the code of the function to workers.
 
-    They don't have the module of the function.
+    Workers don't have the module of the function.
 
     Raises:
         UsageError: The function uses a value that can't be pickled. The message names it.

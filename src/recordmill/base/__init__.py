@@ -1,4 +1,5 @@
 """Helpers that know nothing about records.
 
-They are errors, threads, arrays, the native library, progress, hashes and texts of messages.
+The modules are about errors, threads, arrays, the native library, progress, hashes and texts of
+messages.
 """

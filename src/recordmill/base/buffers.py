@@ -127,8 +127,8 @@ def to_offsets(lengths: npt.ArrayLike) -> Int64s:
 def release_unused(*, heap: bool = False) -> None:
     """Releases the memory that no array uses.
 
-    It returns the free memory of Arrow's pool and of `allocate_reusable`. Call it at the end of a
-    stage, because the next stage needs arrays of other sizes.
+    The free memory of Arrow's pool and of `allocate_reusable` returns to the system. Call this
+    function at the end of a stage, because the next stage needs arrays of other sizes.
 
     Args:
         heap: Also returns the free memory of the C library. Returning it takes time, and so does

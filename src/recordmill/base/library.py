@@ -148,7 +148,7 @@ class Header:
     def number_type(self, kind: str) -> str:
         """Returns the C type in which a number or an enum is passed.
 
-        This is int64_t for an enum, and `kind` itself for any other type.
+        The result is int64_t for an enum, and `kind` itself for any other type.
         """
         return "int64_t" if kind in self.enums else kind
 
@@ -226,7 +226,8 @@ def _parameter(text: str) -> NativeParameter:
 def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
     """Returns everything that a loaded library offers, by name.
 
-    These are functions that check their arguments, classes for structs and enums, and constants.
+    The library offers functions that check their arguments, classes for structs and enums, and
+    constants.
     """
     # The library contains the text of its own header, so the two can't be of different builds.
     library.rm_header.restype = ctypes.c_char_p

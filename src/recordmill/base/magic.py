@@ -65,8 +65,8 @@ class FileFormat(NamedTuple):
     Attributes:
         name: Name of the format.
         magic: The bytes at `offset` that identify it.
-        description: Its description for messages, with a remedy; "" for formats that recordmill
-            reads.
+        description: A description of the format for messages, with a remedy. "" for formats that
+            recordmill reads.
         offset: The offset of `magic` in the file.
         is_sure: No text begins with `magic`, so the rest of the head needs no check.
     """

@@ -95,7 +95,8 @@ Spelling = Callable[
 class Message(_TextWithParts):
     """A text with fields, in Python's spelling.
 
-    It is a `str`, so it can be compared, printed and written as JSON. Only `render` uses its parts.
+    A message is a `str`, so it can be compared, printed and written as JSON. Only `render` uses its
+    parts.
 
     >>> message = Message("{seed}: {file} stays", seed=OptionMention("seed", 3), file="seed=3.csv")
     >>> message

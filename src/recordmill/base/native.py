@@ -1,6 +1,7 @@
 """The functions of the native library, which take and return arrays.
 
-Their types are in native.pyi, their documentation is in native/recordmill.h.
+The file native.pyi contains the types of the functions, and native/recordmill.h their
+documentation.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ GOLDEN_RATIO = 0x9E3779B97F4A7C15
 def mix64(words: U64) -> U64:
     """Scrambles each 64-bit word. Different words have different results.
 
-    This is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-    generators", 2014).
+    The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", 2014).
     """
     out = np.empty(len(words), np.uint64)
     native.mix_words(np.ascontiguousarray(words), out)
@@ -65,7 +65,7 @@ def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
 def derive_keys(seed: int, domain: bytes, part_lists: Iterable[Sequence[bytes]]) -> U64:
     """Returns one 128-bit key for each sequence of byte strings, as `derive_key` computes it.
 
-    This is faster than many calls of `derive_key`, because the seed is hashed only once.
+    One call is faster than many calls of `derive_key`, because the seed is hashed only once.
 
     Returns:
         uint64 [keys, 2], the low and the high word of each key.

@@ -89,12 +89,12 @@ def thread_map(
     At most `2 * threads` results are pending at a time. With one thread, the work runs in the
     calling thread.
 
-    An error is raised at the position of its result. Work that has not started by then is
-    cancelled, and running work is waited for.
+    An error is raised at the position of its result. Before that, work that has not started is
+    cancelled, and the generator waits for running work.
 
     Args:
         work: The function that the threads call. It should release the GIL.
-        items: Its arguments.
+        items: The argument of each call.
         threads: The number of threads.
         on_error: Called before running work is waited for, so that it can make long work stop.
         item_bytes: Returns the memory of an item. The item holds it from its start until the

@@ -491,7 +491,7 @@ def _split_path(path: str) -> tuple[str, str]:
 def is_streamed_member(path: str) -> bool:
     """Returns whether a path names a member that is read as a gzip file.
 
-    These are the deflated members with more than 16 MiB of content, unless their format needs
+    Such members are deflated and have more than 16 MiB of content, in a format that does not need
     random access.
     """
     return is_archive_member(path) and _find_member(path)[1].is_streamed

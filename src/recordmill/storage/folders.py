@@ -241,7 +241,7 @@ def make_scratch_folder(prefix: str, folder: str | None = None) -> str:
 def make_private_folder(name: str) -> str:
     """Returns a folder among the temporary files that only this user can access.
 
-    It is created if it is missing.
+    The folder is created if it is missing.
 
     Args:
         name: Start of the name. The user's ID follows.

@@ -1,6 +1,6 @@
 """Locks between processes of one machine, on files and folders.
 
-They use `flock`, so the kernel releases a lock when its process ends.
+The locks use `flock`, so the kernel releases a lock when its process ends.
 """
 
 from __future__ import annotations

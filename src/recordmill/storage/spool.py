@@ -56,7 +56,7 @@ class Lane:
     def align(self) -> int:
         """Pads the file with zeros to a full page, and returns its size.
 
-        This is the offset of the next content.
+        The next content begins at this offset.
         """
         self.truncate(-(-self.size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         return self.size_bytes

@@ -302,7 +302,7 @@ class DecodeTensor:
     def _matching_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
         """Returns the number of values of each tensor, according to its header.
 
-        It is -1 if the dtype or shape is wrong.
+        The number is -1 if the dtype or shape is wrong.
         """
         # A table of all numbers of dtypes compares the dtypes of all rows at once.
         is_match = np.array(
@@ -503,7 +503,7 @@ class Pad:
 class MakeRagged:
     """Makes the first dimension of a feature variable.
 
-    This is done even if all lists have the same length.
+    The dimension becomes variable even if all lists have the same length.
 
     Attributes:
         feature: Name of the feature.

@@ -193,7 +193,7 @@ def valid_mask(array: pa.Array) -> Bools:
 def list_lengths(column: pa.Array) -> Int64s:
     """Returns the number of items in each row of a list column, int64 [rows].
 
-    It is 0 for a missing row.
+    A missing row has 0 items.
     """
     lengths: Int64s = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64, copy=False)

@@ -256,7 +256,7 @@ class Predicate:
 def _connection() -> Any:
     """Returns the in-memory DuckDB connection of this thread.
 
-    It has no access to files.
+    The connection has no access to files.
     """
     if not hasattr(_thread_state, "connection"):
         try:
@@ -307,6 +307,6 @@ def _shorten_message(error: Exception) -> str:
 def names_to_read(selected: Sequence[str], extra_names: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of the columns to read.
 
-    These are the selected ones, followed by the extra ones that are not among them.
+    The selected columns come first, followed by the extra ones that are not selected.
     """
     return (*selected, *(name for name in extra_names if name not in selected))

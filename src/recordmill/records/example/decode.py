@@ -1,9 +1,9 @@
 """Decoder of serialized Examples and SequenceExamples in one buffer to a RecordBatch.
 
-It reads the records of `records.example.encode`, and records of any other writer. There are two
-passes: `records.example.locate` walks through the records once and finds the values of every
-selected feature. `records.example.assemble` gathers them feature by feature. Features that are not
-selected are not read.
+The decoder reads the records of `records.example.encode`, and records of any other writer. There
+are two passes: `records.example.locate` walks through the records once and finds the values of
+every selected feature. `records.example.assemble` gathers them feature by feature. Features that
+are not selected are not read.
 
 A record that is not in the plain form (`records.protobuf.message`) is parsed by protobuf, which
 converts it to the plain form or refuses it.
@@ -369,8 +369,9 @@ def _read_unusual(
 ) -> Bytes:
     """Rewrites records in the plain form, and reads them again.
 
-    These are the records with another status than GOOD. `to_plain_form` describes the plain form.
-    If protobuf accepts a record, its cells are filled. Otherwise its status becomes UNUSUAL.
+    Only the records with another status than GOOD are rewritten. `to_plain_form` describes the
+    plain form. If protobuf accepts a record, its cells are filled. Otherwise its status becomes
+    UNUSUAL.
 
     Returns:
         A buffer with `data`, followed by the rewritten records. The cells refer to it.

@@ -239,8 +239,7 @@ def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> Plann
 
     Args:
         name: The name of the feature list.
-        column: Its column.
-        feature: Its feature.
+        column: The column of the feature.
     """
     if feature.ragged_rank > 2:
         raise ValueError(

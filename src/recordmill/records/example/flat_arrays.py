@@ -332,7 +332,7 @@ def _unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
 def _list_offsets(array: pa.Array) -> Int64s:
     """Returns the offsets of a list, string or binary array, int64 [items + 1].
 
-    They need not start at 0.
+    The offsets need not start at 0.
     """
     wide = (
         pa.types.is_large_list(array.type)

@@ -385,7 +385,7 @@ def check_decode(
 ) -> None:
     """Decodes every frame of a file.
 
-    This finds faults that the structure of the file does not show.
+    The check finds faults that the structure of the file does not show.
 
     Args:
         data: uint8 [bytes], the file.

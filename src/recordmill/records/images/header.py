@@ -1,6 +1,6 @@
 """Headers of image files, and the errors for images that can't be used.
 
-This module also maps extensions to formats. It parses nothing.
+This module also maps extensions to formats. The parsers are in other modules.
 """
 
 from __future__ import annotations

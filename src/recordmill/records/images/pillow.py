@@ -264,7 +264,8 @@ def _read_tiff(view: memoryview) -> ImageHeader:
 def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
     """Returns the EXIF orientation of an image, from 1 to 8.
 
-    It comes from the EXIF data, or from the directory of a TIFF. It is 1 if there is none.
+    The orientation comes from the EXIF data, or from the directory of a TIFF. The result is 1 if
+    there is none.
     """
     # Most JPEGs have no orientation. A search finds this ten times faster than opening the file.
     if format_name in ("GIF", "BMP") or (

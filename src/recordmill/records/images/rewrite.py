@@ -89,8 +89,8 @@ class Placement(NamedTuple):
     def visible_region(self) -> tuple[float, float, float, float]:
         """Left, top, width and height of the area that the result shows.
 
-        They are shares of the upright image. With padding, the area is larger than the image, so
-        left and top may be below 0, and width and height above 1.
+        These four numbers are shares of the upright image. With padding, the area is larger than
+        the image, so left and top may be below 0, and width and height above 1.
         """
         height, width = self.upright_size
         scaled_height, scaled_width = self.target_box.height * height, self.target_box.width * width
@@ -270,8 +270,8 @@ class RewriteRule:
     ) -> bytes:
         """Returns the mask of an image as PNG.
 
-        It is turned, cropped and resized like the image. Values are never mixed. A mask that needs
-        no change is returned as it is.
+        The mask is turned, cropped and resized like the image. Values are never mixed. A mask that
+        needs no change is returned as it is.
 
         Args:
             data: The bytes of the mask.
@@ -305,8 +305,8 @@ class RewriteRule:
     def _work_bytes(self, header: ImageHeader, placement: Placement, shrink: int) -> int:
         """Returns the memory that rewriting an image needs, in bytes.
 
-        This is for the decoded pixels, a turned copy or colours that are multiplied by alpha, and
-        the result.
+        The memory is for the decoded pixels, a turned copy or colours that are multiplied by alpha,
+        and the result.
         """
         height, width = shrunk_size(header, shrink)
         output_pixels = placement.output_size[0] * placement.output_size[1]

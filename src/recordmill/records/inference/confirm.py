@@ -99,7 +99,7 @@ def can_guess_schema(inference: Inference) -> bool:
 def _is_text(column: pa.Array) -> bool:
     """Returns whether inference would treat the values of a UTF-8 column as text.
 
-    It would not if they contain control characters.
+    The result is False if some of them contain control characters.
     """
     while pa.types.is_nested(column.type):
         column = column.flatten()

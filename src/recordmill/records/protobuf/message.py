@@ -1,8 +1,8 @@
 """Parsing of single messages by the protobuf library.
 
-This is for the rare records that our own kernels do not read. The message classes are built from
-tables of fields, in a descriptor pool of their own, because TensorFlow's messages of the same names
-may be loaded as well.
+The protobuf library only parses the rare records that our own kernels do not read. The message
+classes are built from tables of fields, in a descriptor pool of their own, because TensorFlow's
+messages of the same names may be loaded as well.
 
 The plain form of an Example or SequenceExample is the only form that `records.example.locate`
 reads. `to_plain_form` lets protobuf parse a record and write it again in this form, unless protobuf
@@ -89,7 +89,7 @@ def find_invalid_name(record: bytes) -> bytes | None:
 def _any_name_class() -> type[Any]:
     """Returns a message class that accepts any bytes as feature names.
 
-    It parses both Examples and SequenceExamples.
+    The class parses both Examples and SequenceExamples.
     """
     entry: Mapping[str, int | str | tuple[int | str, int]] = {"key": TYPE_BYTES, "value": "Any"}
     maps: MessageFields = {"Any": {}, "Entry": entry, "Map": {"*entry": "Entry"}}

@@ -548,8 +548,9 @@ _LARGE_RECORD_BYTES = 64 << 10
 class ContentDigest:
     """Digest of the records of a file, computed without reading their payloads.
 
-    It is a 64-bit hash of the lengths and the stored payload CRCs, in order. It detects accidental
-    changes, but not forgeries, because it is easy to make two payloads with the same CRC.
+    The digest is a 64-bit hash of the lengths and the stored payload CRCs, in order. It detects
+    accidental changes, but not forgeries, because it is easy to make two payloads with the same
+    CRC.
     """
 
     def __init__(self) -> None:
@@ -558,7 +559,7 @@ class ContentDigest:
     def add(self, frames: Frames) -> None:
         """Adds frames that are contiguous in their buffer.
 
-        It uses the CRCs that are stored in the frames, not `Frames.crcs`.
+        The digest uses the CRCs that are stored in the frames, not `Frames.crcs`.
         """
         if len(frames):
             begin, end = (

@@ -243,8 +243,8 @@ class FileLayout:
     def metadata_fields(self) -> dict[str, str]:
         """The key of each feature in the objects of `metadata.jsonl`, by feature name.
 
-        It is the feature name. A feature called `file_name` gets underscores appended, because this
-        is already the first key of each object.
+        The key is the feature name. A feature called `file_name` gets underscores appended, because
+        this is already the first key of each object.
         """
         fields = {}
         for name in self.metadata_features:
@@ -340,8 +340,9 @@ class FilesWriter(OutputWriter):
     def _write_file(self, value: memoryview, number: int, record_name: object) -> str:
         """Writes the file of a record, and returns its name.
 
-        This is the first possible name. The names are tried in this order: the requested name and
-        its alternatives, the record's number and its alternatives, and the number without a folder.
+        The file gets the first possible name. The names are tried in this order: the requested name
+        and its alternatives, the record's number and its alternatives, and the number without a
+        folder.
 
         Args:
             value: The content of the file.

@@ -65,8 +65,8 @@ class _ColumnsFile(TypedDict):
 def to_file_stem(feature_name: str) -> str:
     """Returns the beginning of the file names of a feature.
 
-    This is the percent-encoded feature name, so `urllib.parse.unquote` returns the name. Only long
-    names are cut, and end in a hash.
+    The stem is the percent-encoded feature name, so `urllib.parse.unquote` returns the name. Only a
+    long stem is cut, and ends in a hash.
 
     >>> to_file_stem("image/encoded"), to_file_stem("v1.2")
     ('image%2Fencoded', 'v1%2E2')

@@ -137,7 +137,7 @@ def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _count_list_values(column: pa.Array) -> int:
     """Returns the number of values in all lists of a column.
 
-    It is 0 for a column without lists.
+    The number is 0 for a column without lists.
     """
     if not pa.types.is_nested(column.type):
         return 0
@@ -149,7 +149,8 @@ def _count_list_values(column: pa.Array) -> int:
 def to_parquet_schema(schema: Schema) -> pa.Schema:
     """Returns the Arrow schema of the file.
 
-    It differs from `to_arrow(schema)` in tensors that may be missing, which are variable lists.
+    The only difference from `to_arrow(schema)` is that tensors that may be missing are variable
+    lists.
     """
     arrow = to_arrow(schema)
     return pa.schema(

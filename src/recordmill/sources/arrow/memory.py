@@ -43,7 +43,8 @@ class MemorySource:
 
     Attributes:
         files: A table with a single row, which represents all Arrow files together.
-        units: Their `start` and `stop` are batch numbers, counted over all Arrow files.
+        units: The units. `start` and `stop` of a unit are batch numbers, counted over all Arrow
+            files.
         segments: Paths of the Arrow files. All batches of a file have the same schema, but files
             may differ.
         first_batches: The number of the first batch of each Arrow file, counted over all files.
@@ -95,8 +96,8 @@ class MemorySource:
 class SegmentWriter:
     """Writes batches to numbered Arrow files.
 
-    It records the rows and bytes of each batch. A new file begins whenever the schema changes,
-    since an Arrow file has only one.
+    A new file begins whenever the schema changes, since an Arrow file has only one schema. The
+    writer also counts the rows and bytes of each batch.
 
     Args:
         prefix: The files are called `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.

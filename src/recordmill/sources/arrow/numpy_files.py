@@ -101,8 +101,8 @@ class _StoredArray:
 
     Attributes:
         name: Name of the feature. If the dtype has fields, each field is a feature.
-        shape: Its shape. It is empty for a single value, and for a member of a .npz that is not an
-            array.
+        shape: The shape of the array. It is () for a single value, and for a member of a .npz that
+            is not an array.
         is_fortran: The values are in Fortran order.
         header_bytes: Bytes before the values.
         size_bytes: Bytes of header and values, uncompressed.

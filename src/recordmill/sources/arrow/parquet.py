@@ -191,7 +191,8 @@ def _open_parquet(
     Args:
         file: The file, for messages.
         data: The open file.
-        metadata: Its footer, if the caller has already read and checked it.
+        metadata: The footer, if the caller has already read and checked it. If None, it is read
+            here.
         prefetch: True reads all requested row groups at once, and keeps their undecoded bytes in
             memory. False reads each column in small blocks.
         int96_unit: Unit of the timestamps that are stored as INT96. None is nanoseconds.
@@ -226,8 +227,8 @@ def _open_parquet(
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     """Estimates the bytes of a row group in memory.
 
-    This is the uncompressed size from the footer. Since repeated numbers may be stored in few
-    bytes, it is at least the size of a plain array of all numbers.
+    The estimate is the uncompressed size from the footer. Since repeated numbers may be stored in
+    few bytes, the estimate is at least the size of a plain array of all numbers.
     """
     widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
@@ -262,9 +263,9 @@ def _join_columns(
     """Yields batches with the columns of several readers of the same rows.
 
     Args:
-        readers: They contain each column of `names` once. Lists of a fixed size may be variable
-            lists, because `conform_chunk` checks the sizes. Tensors are converted to their type,
-            because it contains their shape.
+        readers: The readers. Together they contain each column of `names` once. Lists of a fixed
+            size may be variable lists, because `conform_chunk` checks the sizes. Tensors are
+            converted to their type, because it contains their shape.
         names: The names of the columns, in order.
         schema: The schema of the file.
     """
@@ -381,8 +382,8 @@ def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, sou
 def _null_counts(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
     """Returns the number of nulls of each column after `flatten`, by name.
 
-    It is 0 if the column is not nullable, and -1 if the footer does not contain it. The footer
-    counts null items of lists, but not null lists. So it is -1 for nullable lists.
+    The number is 0 if the column is not nullable, and -1 if the footer does not contain it. The
+    footer counts null items of lists, but not null lists. So the number is -1 for nullable lists.
 
     Args:
         metadata: The footer, which `check_footer` has accepted.
@@ -421,7 +422,7 @@ def _is_never_negative(groups: _ColumnMetadata, column: int) -> bool:
 # A footer may contradict itself. Then the accessors of pyarrow end the process, because an
 # exception of the C++ library is not caught (pyarrow 25: `_parquet.pxd` declares them without
 # `except +`). These accessors are `FileMetaData.row_group(i).column(j)` and its `.statistics`.
-# They also fail for encrypted columns.
+# The accessors also fail for encrypted columns.
 #
 # A reader that prefetches row groups inspects their columns in the same way, but catches
 # exceptions. So `check_footer` uses such a reader. Statistics are parsed from the footer itself,

@@ -48,7 +48,7 @@ class RowGroupSource:
     """Base class of the sources of such files.
 
     Attributes:
-        units: Their `start` and `stop` are numbers of groups in one file.
+        units: The units. `start` and `stop` of a unit are numbers of groups in one file.
         plan_rejects: Always empty, since rows are checked when they are read.
         columns: Names of the top-level columns to read. A file may lack some. None means all
             columns.
@@ -231,7 +231,7 @@ def _make_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> 
 def max_batch_bytes(common: PlanOptions) -> int:
     """Returns the approximate size of a batch in bytes.
 
-    It is BATCH_BYTES, or less if the threads share little memory.
+    The size is BATCH_BYTES, or less if the threads share little memory.
     """
     return min(
         BATCH_BYTES,

@@ -1,8 +1,8 @@
 """Conversion of single records to and from a serialized `tf.train.Example`.
 
-This works without TensorFlow, for notebooks, tests and services. The bytes are the same as in a
-build from rows in memory. Each call converts a batch of one row, which takes milliseconds. Use
-`recordmill.build` for many rows.
+The conversion works without TensorFlow, for notebooks, tests and services. The bytes are the same
+as in a build from rows in memory. Each call converts a batch of one row, which takes milliseconds.
+Use `recordmill.build` for many rows.
 """
 
 from __future__ import annotations

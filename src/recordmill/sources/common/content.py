@@ -597,8 +597,8 @@ def detect_kind(
 ) -> tuple[str, str]:
     """Detects the kind of the data in a listing.
 
-    This is the kind of more than half of all files that contain data. The numbers are estimated
-    from a few samples of each extension.
+    The result is the kind of more than half of all files that contain data. The share of each kind
+    is estimated from a few samples of each extension.
 
     Args:
         listing: The files.

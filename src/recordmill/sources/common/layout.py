@@ -60,7 +60,7 @@ class FolderLayout:
     def without_classes(self) -> FolderLayout:
         """Returns the layout without classes and without the notes about them.
 
-        It is for files that get their classes from another source.
+        Use it for files that get their classes from another source.
         """
         return FolderLayout(
             splits=self.splits,

@@ -421,7 +421,7 @@ def _find_last_line_end(block: Bytes) -> int:
 
 
 def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Yields the lines of a block, with too long lines as skipped ones.
+    """Yields the lines of a block, and the lengths of lines that are too long.
 
     Such a line is completely in one block. It must be skipped like a line that continues over
     several blocks. Otherwise the limit would depend on the borders of the blocks.

@@ -226,7 +226,7 @@ class ScanCache:
 class ScanCacheWriter:
     """Collects batches of consecutive records for a `ScanCache`.
 
-    It puts all or none of them into the cache. If one batch does not fit, all of them are
+    The writer puts all or none of them into the cache. If one batch does not fit, all of them are
     discarded, because the build reads a range completely from the cache or completely from its
     file.
 

@@ -44,7 +44,7 @@ def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
 def count_unit_rows(units: Sequence[Unit]) -> int | None:
     """Returns the total number of records, or None if it is unknown.
 
-    It is unknown if the number is unknown for some unit.
+    The total is unknown if the number of records of some unit is unknown.
     """
     rows = [unit.rows for unit in units if unit.rows is not None]
     return sum(rows) if len(rows) == len(units) else None

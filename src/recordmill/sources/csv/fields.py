@@ -68,8 +68,8 @@ class TokenizedRows:
 class Tokenizer:
     """Finds the fields of rows that have a fixed number of columns.
 
-    Its results are views of arrays that the next call overwrites, so only one thread may use it at
-    a time.
+    The results of a tokenizer are views of arrays that its next call overwrites. So only one thread
+    may use it at a time.
 
     Args:
         dialect: Options with a delimiter, and a quote or None.
@@ -169,9 +169,9 @@ def find_row_end(
 ) -> RowEnd:
     """Returns the end of the last row that starts in `data[offset:limit]`.
 
-    This is several times as fast as `Tokenizer.read`, because it does not find the fields. The data
-    is not changed. The search ends after a row that is too long, so the caller may have to continue
-    there.
+    The search is several times as fast as `Tokenizer.read`, because it does not find the fields.
+    The data is not changed. The search ends after a row that is too long, so the caller may have to
+    continue there.
 
     `Tokenizer.read` describes the other arguments.
 

@@ -590,8 +590,8 @@ def _number_names(width: int) -> tuple[str, ...]:
 def _find_unnamed_column(trial: sniff_dialect.DialectTrial) -> str:
     """Finds the column without a name if the header is one field short.
 
-    This is the last column if all rows end with a delimiter. It is the first column if it contains
-    row names, as in files that R writes.
+    The last column has no name if all rows end with a delimiter. The first column has no name if it
+    contains row names, as in files that R writes.
 
     Returns:
         _FIRST_COLUMN, _LAST_COLUMN, or "" if it is neither of them.

@@ -246,7 +246,8 @@ class UnexpectedValue:
     def is_exceptional(self) -> bool:
         """Whether the texts look like accidents in a column of another type.
 
-        They do if there are few distinct texts, or if only a small share of the values are text.
+        The result is True if there are few distinct texts, or if only a small share of the values
+        are text.
         """
         return self.word_counts is not None or _STRAY_RATIO * self.text_count <= self.value_count
 
@@ -336,7 +337,7 @@ class ColumnProfiler:
     def classes(self) -> list[int]:
         """Returns the value classes of each column so far, as bits.
 
-        This is 0 for columns that are not typed.
+        A column that is not typed has 0.
         """
         return [
             counts.classes if is_typed else 0
@@ -459,7 +460,7 @@ class RowCacheWriter:
     def columns_to_parse(self) -> Mapping[int, Feature]:
         """Returns the columns that the profiler should parse in the next rows.
 
-        These are columns of numbers and times.
+        Only columns of numbers and times are parsed there.
 
         Returns:
             Their features by column index. Empty if no schema is predicted, or if the rows of this

@@ -121,7 +121,7 @@ class ScannedRowRange(RowRange):
 def max_rows_per_call(num_columns: int) -> int:
     """Returns the number of rows that a tokenizer should return at once.
 
-    It is smaller for more columns, which bounds the memory for the positions of fields.
+    More columns mean fewer rows, which bounds the memory for the positions of fields.
     """
     return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(num_columns, 1)))
 

@@ -100,7 +100,7 @@ def unify_dialects(
 def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str, tuple[str, ...]]:
     """Decides whether quotes are ordinary text, from the evidence of all rows.
 
-    It is only called for a quote that was detected, not declared.
+    Call this function only for a quote that was detected, not declared.
 
     Args:
         totals: Totals of the scan.
@@ -394,7 +394,7 @@ def are_parsed_alike(first: Schema, second: Schema) -> bool:
 def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     """Returns the columns that have a dtype independent of their values.
 
-    These are declared columns, and columns that are not read.
+    Such columns are declared by the user, or are not read.
     """
     excluded = () if common.columns is None else {*column_names} - {*common.columns}
     return frozenset(column_names if common.schema is not None else {*common.dtypes, *excluded})

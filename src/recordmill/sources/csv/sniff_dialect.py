@@ -89,7 +89,7 @@ def classify_cell(text: str) -> str:
 def is_single_value(text: str) -> bool:
     """Returns whether a text is one value, although it contains delimiters.
 
-    This is true for a time, a date, a number or an address.
+    A time, a date, a number or an address is one value.
 
     >>> is_single_value("2024-01-02 10:30"), is_single_value("name: Anna")
     (True, False)
@@ -116,7 +116,7 @@ class Cell(NamedTuple):
     """One field of a row.
 
     Attributes:
-        text: Its value, without quotes around it.
+        text: The value of the field, without quotes around it.
         is_quoted: Whether it was in quotes.
     """
 
@@ -309,8 +309,9 @@ def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) 
 def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
     """Returns whether the single quote suits the rows better than the double quote.
 
-    It does if more rows then have the same number of fields. It also does if a text has single
-    quotes that are doubled inside it, or if all fields of a column are in single quotes.
+    The single quote is better if more rows then have the same number of fields. It is also better
+    if a text has single quotes that are doubled inside it, or if all fields of a column are in
+    single quotes.
     """
     if single_quoted.share < double_quoted.share:
         return False
@@ -424,8 +425,8 @@ class QuoteEvidence:
     def quotes_are_doubtful(self) -> bool:
         """Whether quoted fields with line breaks may really be several rows.
 
-        They may if the rows with such a field are at least as many as the rows that need the quotes
-        for another reason.
+        The result is True if the rows with such a field are at least as many as the rows that need
+        the quotes for another reason.
         """
         return self.rows_needing_quotes <= self.rows_across_lines > 0
 
@@ -533,8 +534,8 @@ def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str |
 def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
     """Returns whether a colon or a blank really separates fields.
 
-    It does if some fields are in quotes. Otherwise columns must have types, and must not be parts
-    of times or of sentences.
+    Some fields in quotes are sufficient evidence. Otherwise columns must have types, and must not
+    be parts of times or of sentences.
     """
     cells = [cell for row in trial.rows[1:] for cell in row]
     if any(cell.is_quoted for cell in cells):

@@ -63,7 +63,7 @@ class HeaderGuess:
 class _Vote:
     """Evidence for or against a header.
 
-    It is about one column, or about the complete first row.
+    The evidence is about one column, or about the complete first row.
 
     Attributes:
         weight: Above 0 for a header, below 0 for data. A weight of 3 or more, or -3 or less, can
@@ -303,7 +303,8 @@ def _character_pattern(text: str) -> str:
 class FirstRow:
     """The first row of one file, which may be a header.
 
-    It is not needed if an option of the user determines whether files have a header.
+    Objects of this class are only needed if no option of the user determines whether files have a
+    header.
 
     Attributes:
         file_name: The name of the file.

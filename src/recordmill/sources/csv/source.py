@@ -110,7 +110,7 @@ class CsvSource:
     def _row_start(self, ordinal: int, unit: Unit) -> int:
         """Returns the offset of the first row of a unit in a file.
 
-        It is 0 for a streamed file, as in the key of the cache.
+        The offset is 0 for a streamed file, as in the key of the cache.
         """
         head = self.heads[ordinal]
         return unit.start if unit.stop else 0 if head.is_streamed else head.start

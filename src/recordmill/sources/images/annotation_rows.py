@@ -169,7 +169,7 @@ class AnnotationRows:
             edges: Left, top, right and bottom.
             text: Class name.
             place: Where in the file the box is.
-            keypoints: Its key points. Empty if there are none.
+            keypoints: The key points of the box. Empty if it has none.
             extras: Further values by feature name. All boxes of a file have the same names.
 
         Raises:

@@ -192,7 +192,7 @@ class _TableColumns:
     def check_sizes(self, table: Iterable[Row]) -> None:
         """Ignores the columns width and height if they belong to the box.
 
-        They belong to the image if they differ from the size of the box in some row.
+        The columns belong to the image if they differ from the size of the box in some row.
         """
         if self._size is None or self._corners is None:
             return
@@ -369,7 +369,7 @@ def _path_column(
 class _CsvTable:
     """The rows of a CSV file.
 
-    They become Python values in slices, each time they are iterated over.
+    The rows become Python values in slices, each time the table is iterated over.
     """
 
     def __init__(self, rows: AnnotationRows, file: InputFile, dialect: Mapping[str, Any]) -> None:
@@ -391,7 +391,7 @@ def is_box_table(head: bytes, ending: str) -> bool:
 
     Args:
         head: The first bytes of the file.
-        ending: Its extension, `csv`, `tsv` or `jsonl`.
+        ending: The extension of the file: `csv`, `tsv` or `jsonl`.
     """
     line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
     try:

@@ -541,8 +541,8 @@ def _array_feature(
 ) -> Feature:
     """Determines the feature of a column with arrays.
 
-    It comes from a declared schema, or from a declared dtype with a shape. Otherwise the headers of
-    all files are read.
+    A declared schema determines the feature, or a declared dtype with a shape. Otherwise the
+    headers of all files determine it.
     """
     if column_options.schema is not None and name in column_options.schema:
         return column_options.schema[name]

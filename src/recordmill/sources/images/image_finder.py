@@ -154,7 +154,8 @@ class ImageFinder:
     def _fits(self, file_id: int, hints: Sequence[str]) -> bool:
         """Returns whether a name may mean an image, according to the folders of both.
 
-        It may not if its folders name another split or another class than the folders of the image.
+        The result is False if the folders of the name contain another split or another class than
+        the folders of the image.
 
         Args:
             file_id: Index of the image.

@@ -106,7 +106,7 @@ def read_label_file(
 
     Args:
         path: The file.
-        name: Its name in messages.
+        name: The name of the file in messages.
         dialect: The user's `CsvDialect.dialect`.
         dtypes: The user's dtypes. Columns that they declare as texts keep the text of each number.
 
@@ -192,7 +192,7 @@ class LabelRequest:
 
     Attributes:
         path: The labels file, or a folder of labels files.
-        path_column: Its column of paths. If None, the column is detected.
+        path_column: The column of the labels file with paths. If None, it is detected.
         dialect: The user's `CsvDialect.dialect` for the file.
         label: Name of the label column. None means the column `label`, if it exists.
         reject: Whether rows without an image file, and image files without a row, are rejects.

@@ -138,8 +138,8 @@ def _add_line(
 def find_yolo_names(folder: str) -> tuple[list[str] | None, str, tuple[int, int] | None]:
     """Finds the file with the class names of YOLO annotations.
 
-    It is in the folder of the annotations, or up to two folders above. A YAML file may have any
-    name if it contains `names`.
+    The file is in the folder of the annotations, or up to two folders above. A YAML file may have
+    any name if it contains `names`.
 
     Args:
         folder: Folder of the annotations.

@@ -395,7 +395,7 @@ def describe_kind(kind: int) -> str:
 def _find_forms(counts: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     """Returns the forms of the values at a path.
 
-    They are in the order of their first places.
+    The forms are in the order of their first places.
 
     Returns:
         (place of the first value, number of values) by form.

@@ -85,7 +85,7 @@ class Tape:
     def node_slice(self, node: int) -> slice:
         """Returns the slice of the sorted arrays that contains the values of a node.
 
-        It is empty if the tape has no such node.
+        The slice is empty if the tape has no such node.
         """
         if not 0 <= node < len(self.kind_masks):
             return slice(0)

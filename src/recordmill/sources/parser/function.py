@@ -134,7 +134,8 @@ def _parse_reference(value: str, name: str) -> ParserFunction:
 def _digest_of_code(function: Callable[..., Any]) -> str:
     """Returns a digest of the code of a function.
 
-    It depends on the file with the function and on the values that the function has captured.
+    The digest depends on the file with the function, and on the values that the function has
+    captured.
     """
     try:
         code = _digest_of_file(inspect.getsourcefile(inspect.unwrap(function)) or "")

@@ -77,7 +77,7 @@ class _OutputError(OSError):
 def _output_errors() -> Iterator[None]:
     """Turns an OSError inside the `with` block into an _OutputError.
 
-    This distinguishes it from an OSError of the user's function.
+    The caller can then distinguish it from an OSError of the user's function.
     """
     try:
         yield

@@ -257,7 +257,7 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
 
     Args:
         file: The file.
-        data: Its bytes, or None to read the file block by block.
+        data: The bytes of the file. If None, the file is read block by block.
         options: The options of the files.
     """
     head = (

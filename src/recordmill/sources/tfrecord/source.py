@@ -435,7 +435,7 @@ def _check_class_numbers(
 def _find_schema_file(path: str) -> str | None:
     """Returns the path of the schema file for a shard, or None.
 
-    It is in the folder of the shard or in the parent of that.
+    The file is in the folder of the shard, or in the parent of this folder.
     """
     folder = os.path.dirname(path)
     candidates = (

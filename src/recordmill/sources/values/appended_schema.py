@@ -154,9 +154,9 @@ def _storage_entries(feature: Feature) -> tuple[tuple[str, str, bool], ...]:
 def _join_dtypes(stored: str, inferred: str, kind: str) -> str:
     """Returns the dtype of a feature after the append.
 
-    It stays `stored` if the new values are checked one by one. This is so for whole numbers in
-    text, which are inferred as int64, for whole numbers in a feature of floats, and for unrelated
-    dtypes.
+    The dtype stays `stored` if the new values are checked one by one. They are checked for whole
+    numbers in text, which are inferred as int64, for whole numbers in a feature of floats, and for
+    unrelated dtypes.
     """
     are_numbers = is_number_dtype(stored) and is_number_dtype(inferred)
     stored_is_int, inferred_is_int = "int" in stored, "int" in inferred

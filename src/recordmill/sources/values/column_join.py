@@ -256,8 +256,8 @@ def join_folder_columns(
 def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
     """Returns an Arrow field for each folder column, by its name.
 
-    Its type is int64 if all values are integers without leading zeros. Otherwise it is string, so
-    that `007` is kept.
+    The type of a column is int64 if all its values are integers without leading zeros. Otherwise
+    the type is string, so that `007` is kept.
     """
     fields = {}
     for column in (name for name in files.extra_columns if name.startswith(_FOLDER_PREFIX)):

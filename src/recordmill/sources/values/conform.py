@@ -223,7 +223,7 @@ def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) 
 def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
     """Converts a column of class names to the class numbers of a feature.
 
-    This is for columns that were read as text before the classes were known. Each value must be a
+    Use it for columns that were read as text before the classes were known. Each value must be a
     class. The column is returned as it is if it is not text or the feature has no classes.
     """
     inner = column.type

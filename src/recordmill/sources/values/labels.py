@@ -196,8 +196,8 @@ def _look_up_names(values: pa.Array, classes: Sequence[str]) -> CastResult:
 def numbers_may_be_classes(classes: Iterable[str]) -> bool:
     """Returns whether a text such as `7` may be the number of a class.
 
-    It may not if the name of a class begins with a digit, because the text could be meant as that
-    name.
+    The result is False if the name of a class begins with a digit, because the text could be meant
+    as that name.
 
     >>> numbers_may_be_classes(["cat", "dog"]), numbers_may_be_classes(["1", "2"])
     (True, False)

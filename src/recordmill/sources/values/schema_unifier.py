@@ -555,7 +555,7 @@ def finish_unified_schema(
 ) -> tuple[Schema, tuple[str, ...], str | None]:
     """Applies the user's declarations to the unified schema of Arrow tables.
 
-    This is `finish_schema` for inputs that are Arrow tables.
+    The function does the same as `finish_schema`, for inputs that are Arrow tables.
 
     Args:
         unifier: The schemas of all tables.

@@ -85,7 +85,7 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
     """Returns a mask of the integers that a float dtype can't hold exactly.
 
-    These have too many significant bits, or are too large.
+    Such integers have too many significant bits, or are too large.
 
     >>> find_inexact(np.array([2048, 2049]), "float16").tolist()
     [False, True]
@@ -328,7 +328,7 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
 def classify_texts(fields: TextFields) -> Int64s:
     """Returns the type that each text could have, as a bit of `schemas.type_lattice`.
 
-    It is 0 for a null.
+    A null has 0.
     """
     classes = allocate(fields.rows, np.int64)
     fields.parse(native.FieldType(), classes)

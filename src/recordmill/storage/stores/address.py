@@ -112,7 +112,7 @@ def parse_input_paths(inputs: Any) -> list[str]:
         inputs: A path, or several ones.
 
     Raises:
-        UsageError: It is something else, or a URI is not supported.
+        UsageError: `inputs` is something else, or a URI is not supported.
 
     >>> parse_input_paths("data"), parse_input_paths(["a", "s3:/bucket/b"])
     (['data'], ['a', 's3://bucket/b'])

@@ -309,7 +309,7 @@ def _read_profiles(path: str) -> dict[str, dict[str, str]]:
 def to_store_error(error: Exception, address: Address) -> OSError:
     """Returns the OSError for an exception of a request.
 
-    Its message is our own, because the store's message may contain data from the request.
+    The message is our own, because the store's message may contain data from the request.
     """
     from obstore import exceptions
 

@@ -138,7 +138,7 @@ class LocalStorage(FileStorage):
         with os.fdopen(open_regular(path), "rb") as file:
             num_read = native.read_spans(file.fileno(), starts, sizes, targets, out)
         if num_read < len(starts):
-            # This raises the error with its reason.
+            # Repeating the read in Python raises the error with its reason.
             remaining = slice(num_read, None)
             super().read_spans(path, starts[remaining], sizes[remaining], out, targets[remaining])
 

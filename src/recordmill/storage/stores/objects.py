@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class StoreSettings:
     """Settings for the reads of certain objects.
 
-    They have no effect until `files.apply_store_settings` applies them, in each process that reads
-    the objects.
+    Settings have no effect until `files.apply_store_settings` applies them, in each process that
+    reads the objects.
 
     Attributes:
         requests: Maximum number of concurrent requests. None means the current limit.
