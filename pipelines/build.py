@@ -78,8 +78,8 @@ class BuildResult:
         notes: Observations of the plan, such as why a column has its type.
         seconds: The duration in seconds of wall time.
         manifest: The manifest of the data set.
-        unchanged: True if the data set is up to date, so that nothing was built: `if_changed` found
-            the same inputs and options, or `append` no new input.
+        unchanged: True if the data set is up to date, so that nothing was built. Either
+            `if_changed` found the same inputs and options, or `append` found no new input.
         appended: True if the records were appended to a data set that existed before. `read`,
             `rejected`, `reject_reasons` and `rejects` are about the new records then, and `records`
             about all.
@@ -232,8 +232,8 @@ def submit(
     """Submits a build to an engine without waiting for its end (`--detach`).
 
     The last step of the job commits the data set. `recordmill.status(out)` reports the state of the
-    job. If there is a parser or a transform, the files are parsed and the transform is fitted
-    before the build is submitted, and this function waits for that.
+    job. Parsing files with a `parser` and fitting a transform come before the submission. This
+    function waits for them.
 
     Args:
         source: As for `build`.

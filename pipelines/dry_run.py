@@ -67,7 +67,7 @@ class BuildPreview:
         kind: The kind of the inputs, such as "csv".
         files: The number of input files.
         size_bytes: The total size of the input files.
-        records: The number of records; None if only reading all inputs would determine it.
+        records: The number of records. None if only reading all inputs would determine it.
         schema: The features of the records, before a transform.
         splits: The names of the splits.
         shards: The estimated number of shards.

@@ -24,8 +24,8 @@ def open_run(
 ) -> Iterator[tuple[RunFolder, Run]]:
     """Creates the folder of a run, and closes it after the `with` block.
 
-    If the block fails, everything that the run has written is removed, except in two cases: the run
-    has parsed files for the next build, or a job may still be writing.
+    If the block fails, everything that the run has written is removed. There are two exceptions:
+    the run has parsed files for the next build, or a job may still be writing.
 
     Args:
         out: The output folder.

@@ -213,7 +213,7 @@ class Feature:
 
     @property
     def inner_size(self) -> int:
-        """Product of the fixed dimensions; 1 if there are none.
+        """Product of the fixed dimensions. It is 1 if there are none.
 
         For the shape (None, 4), it is the number of values of each list item. For a shape without
         variable dimensions, it is the number of values of a record.

@@ -360,8 +360,8 @@ def _parse_features(
 ) -> Iterator[Feature]:
     """Yields the features of a list of entries.
 
-    Usually an entry is a feature. A nested list of recordmill has several entries: one with its
-    values, which becomes the feature, and one for each level of row lengths, which is skipped.
+    Usually an entry is a feature. A nested list of recordmill has several entries. The entry with
+    its values becomes the feature. The entries with the row lengths of each level are skipped.
 
     Args:
         entries: `Feature` messages, either of the context or of the feature lists.

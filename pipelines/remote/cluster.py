@@ -62,7 +62,7 @@ class ClusterFinding:
     Attributes:
         what: The subject, such as "slots".
         detail: The observation.
-        remedy: The change that the user should make; "" if nothing is wrong.
+        remedy: The change that the user should make. "" if nothing is wrong.
     """
 
     what: str

@@ -190,7 +190,7 @@ class Flink:
 
     @_requires_flink
     def get_failure_text(self, job_id: str) -> str:
-        """Returns the complete error text of a failed job; "" if there is none."""
+        """Returns the complete error text of a failed job, or ""."""
         answer = self._get(f"/jobs/{job_id}/exceptions")
         entries = (answer.get("exceptionHistory") or {}).get("entries") or []
         texts = [
@@ -263,7 +263,7 @@ class JobNote:
         runner: The Beam runner.
         name: The name of the job, which recordmill has chosen.
         url: The address of the engine's REST interface, or of its job server.
-        job: The engine's id of the job; "" until it is known.
+        job: The engine's id of the job. "" until it is known.
         started: The time of the submission in seconds since 1970.
         detached: True if no process waits for the end of the job.
     """

@@ -45,10 +45,10 @@ class RunState:
 
     Attributes:
         run: The name of the folder.
-        state: `running`, `ended` or `unknown` for a job of an engine. Otherwise a readable text: at
-            work on this machine, dead, at work on another host, or the time of the last sign of
-            life in a store.
-        job: The name of the job; "" if the run has none.
+        state: `running`, `ended` or `unknown` for a job of an engine. Otherwise a readable text:
+            the run works on this machine or on another host, or is dead. For a run in a store, the
+            text is the time of the last sign of life.
+        job: The name of the job. "" if the run has none.
         runner: The Beam runner.
         page: The web page of the job.
         since: The time of the submission in seconds since 1970.
@@ -88,7 +88,7 @@ class Status:
 
     Attributes:
         out: The folder.
-        generation: The newest generation; 0 if there is no data set.
+        generation: The newest generation. 0 if there is no data set.
         records: The number of records by split.
         runs: The runs that write to the folder, or have been stopped.
     """

@@ -101,9 +101,9 @@ class Submission:
         runner: The Beam runner.
         beam_args: Flags for Beam and the job server.
         name: The unique name of the job.
-        folder: The run folder, which receives a note about the job; "": no note.
+        folder: The run folder, which receives a note about the job. If "", no note is written.
         detach: Returns as soon as the engine has accepted the job.
-        timeout_sec: The most seconds that the job may take; 0: no limit.
+        timeout_sec: The longest permitted duration of the job in seconds. 0 means no limit.
         on_success: Function that is called with Beam's result after the job has succeeded.
     """
 
@@ -205,7 +205,7 @@ def start_job_server(runner: str, options: Any) -> Any | None:
     only, and the handlers would end the server before its job can be cancelled.
 
     Returns:
-        The server; None if the runner needs none.
+        The server. None if the runner needs none.
     """
     from apache_beam.options.pipeline_options import (
         FlinkRunnerOptions,
@@ -482,7 +482,7 @@ class _EngineJob:
         """Waits for the id of a job that may still start.
 
         Returns:
-            The id; "" if the job will not start.
+            The id. "" if the job will not start.
 
         Raises:
             TimeoutError: It is unknown if the job will start.

@@ -1,7 +1,7 @@
 """Memory for large arrays from Arrow's pool, and names for the types of arrays.
 
 NumPy returns the memory of a large array to the system. The first access to each new page then
-takes about a microsecond, which is more than decoding the data of the page: it was half of the
+takes about a microsecond. This is more than decoding the data of the page, and was half of the
 decoder's time. Arrow's pool reuses its pages. `pyarrow.total_allocated_bytes()` counts the memory.
 """
 
@@ -53,7 +53,7 @@ def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt
 
     Use it for arrays that are allocated again and again and are passed to a consumer, such as
     arrays of batches. When the last reference to a large array is gone, in any thread, its memory
-    becomes idle, and the next array of about this size takes it. Without this, Arrow's pool would
+    becomes idle. The next array of about this size takes it. Without this, Arrow's pool would
     return the memory to the system within milliseconds. New pages took two fifths of the time while
     TensorFlow was fed.
 

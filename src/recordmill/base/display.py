@@ -72,7 +72,7 @@ class Display:
         progress: The counters to show. Its `on_update` is called about five times a second, from a
             thread of the display.
         quiet: Show nothing. The callback is still called.
-        stream: The stream for the lines; None means standard error.
+        stream: The stream for the lines. None means standard error.
     """
 
     def __init__(

@@ -110,8 +110,8 @@ def to_whole_number(
     Args:
         number: The value to convert.
         name: The option, for the error message.
-        min_value: The smallest allowed number; None means no limit.
-        max_value: The largest allowed number; None means no limit.
+        min_value: The smallest allowed number. None means no limit.
+        max_value: The largest allowed number. None means no limit.
 
     Raises:
         UsageError: The value is not a whole number, or it is out of range.

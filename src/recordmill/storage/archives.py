@@ -7,10 +7,10 @@ stored:
 * A deflated member of at most 16 MiB is inflated when it is opened.
 * A larger deflated member is read as a gzip file with the same deflate stream. So text and TFRecord
   files of any size can be streamed.
-* A compressed tar is decompressed once by each process that reads it, and so is a larger deflated
-  member in a format that needs random access, such as Parquet or an image. The content is kept in
-  unnamed files in the folder for temporary files. These files are removed when the last build or
-  read of the process ends.
+* Each process that reads a compressed tar decompresses it once. Larger deflated members are treated
+  in the same way if their format needs random access, such as Parquet or an image. The content is
+  kept in unnamed files in the folder for temporary files. These files are removed when the last
+  build or read of the process ends.
 
 Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, and the POSIX pax format as Python's
 `tarfile` reads it.

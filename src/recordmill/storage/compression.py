@@ -1,8 +1,8 @@
 """Files as streams of decompressed blocks, for any codec of `storage.codecs`.
 
 Truncated data is an error, and so is data after the end of the stream, except zeros. zlib's own
-readers accept both: they return a shard without its last nine bytes, or a file that ends between
-header and data, as complete. The memory use is bounded by the block size.
+readers accept both. For example, they return a shard without its last nine bytes as complete, or a
+file that ends between header and data. The memory use is bounded by the block size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Temporary files without names, for decompressed content that is read in any order.
 
 A `Spool` has a few lanes. A lane is one temporary file that grows. A thread borrows a lane, appends
-a complete file and returns the lane, so the number of descriptors does not depend on the number of
-files that are decompressed.
+a complete file and returns the lane. So the number of descriptors does not depend on the number of
+decompressed files.
 
 A forked child reads the lanes of its parent and appends to lanes of its own. A child that is being
 spawned receives the descriptors.

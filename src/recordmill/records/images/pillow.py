@@ -64,8 +64,8 @@ _MAX_BITS = 64
 def open_image(view: memoryview, format_name: str) -> Image.Image:
     """Opens an image with Pillow's plugin for its format.
 
-    `Image.open` is not used. It would try other formats, apply a limit that is global to the
-    process, and open the further pictures of an MPO file, which have not been checked.
+    `Image.open` is not used. It would try other formats, and apply a limit that is global to the
+    process. It would also open the further pictures of an MPO file, which have not been checked.
 
     Args:
         view: The bytes of the file.

@@ -197,8 +197,8 @@ def _make_antialias_taps(
 ) -> tuple[_Uint32s, _Float32s]:
     """Returns, for each number of a target line, its source numbers and their weights.
 
-    A number is the value of one channel of a pixel. The weights form a triangle that is as wide as
-    a target pixel on either side of its center, but at least as wide as a source pixel.
+    A number is the value of one channel of a pixel. The weights form a triangle. On either side of
+    its center, it is as wide as a target pixel, but at least as wide as a source pixel.
 
     Args:
         offset: The start of the part, from 0 to 1 source pixels.

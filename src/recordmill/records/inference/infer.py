@@ -249,7 +249,7 @@ class Inference:
     def conflicts(self) -> list[str]:
         """Returns a message for each feature that prevents a common schema.
 
-        Such a feature has lists of several kinds, or it is a feature list and a feature of the
+        Such a feature has lists of several kinds. Or it is a feature list, and a feature of the
         context has the same name in the schema.
         """
         lines, context = [], {name for name, per_step in self.features if not per_step}

@@ -1,8 +1,8 @@
 """Parsing of single messages by the protobuf library.
 
 The protobuf library only parses the rare records that our own kernels do not read. The message
-classes are built from tables of fields, in a descriptor pool of their own, because TensorFlow's
-messages of the same names may be loaded as well.
+classes are built from tables of fields. They are in a descriptor pool of their own, because
+TensorFlow's messages of the same names may be loaded as well.
 
 The plain form of an Example or SequenceExample is the only form that `records.example.locate`
 reads. `to_plain_form` lets protobuf parse a record and write it again in this form, unless protobuf

@@ -1,7 +1,7 @@
 """Source for rows in the memory of this process.
 
 `plan_memory` writes the rows once to local Arrow files, and workers map these files into memory. So
-an iterator of any length needs a bounded amount of memory, the source can be pickled, and its units
+an iterator of any length needs a bounded amount of memory. The source can be pickled, and its units
 can be read repeatedly and in any order. The position of a record is its row number in the original
 order.
 """

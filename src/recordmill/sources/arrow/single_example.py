@@ -46,8 +46,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     * Arrays and tensors keep their dtype. float64, and uint8 and uint64 with a fixed shape, are
       stored as little-endian bytes.
 
-    A None value or an absent key is a missing feature. Class features accept names and numbers as
-    in a build: a text is a class name, a boolean is the name true or false, and a number is a class
+    A None value or an absent key is a missing feature. Class features accept names and numbers, as
+    in a build. A text is a class name, a boolean is the name true or false, and a number is a class
     number.
 
     >>> example({"label": 5}).hex()

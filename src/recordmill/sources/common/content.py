@@ -740,7 +740,7 @@ def find_yolo_folders(listing: Listing) -> tuple[str, str] | None:
     """Returns the folders of the images and the labels of a YOLO data set.
 
     Both paths begin with the input as the user typed it. The result is None if the input is not one
-    folder, or if no text file with the name of an image has lines as YOLO writes them.
+    folder, or if no text file with the name of an image has lines in YOLO's format.
     """
     if len(listing.roots) != 1 or not listing.roots[0].is_folder:
         return None

@@ -651,8 +651,8 @@ def exclude_unlabelled_files(
 def _has_splits_inside(files: FileTable) -> bool:
     """Returns whether the inputs contain split folders, next to files outside of them.
 
-    All folders at the top must be called like splits, at least one of them must have subfolders,
-    and some files must not be in any folder.
+    All folders at the top must be called like splits, and at least one of them must have
+    subfolders. Some files must not be in any folder.
     """
     num_inside, is_deep = 0, False
     for name in files.names():

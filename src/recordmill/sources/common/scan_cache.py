@@ -6,8 +6,8 @@ schema is also the final one, the parsed records are valid and the build need no
 If not, or if the records did not fit into the cache, the build reads them from their input.
 
 Parsed records are kept in files of the run, which the system mostly has in its page cache. Records
-that are too few for a file stay in memory as long as there is room. (Large batches that stayed in
-memory among the short-lived objects of a plan took three times their size.)
+that are too few for a file stay in memory as long as there is room. Larger batches do not stay in
+memory: among the short-lived objects of a plan, they took three times their size.
 """
 
 from __future__ import annotations

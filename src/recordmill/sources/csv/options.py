@@ -38,9 +38,9 @@ class CsvDialect(EncodingOptions, heading=_CSV_HEADING, decides=True):
         lenient_quotes: Whether a field may continue after its closing quote. Its value does not
             contain these two quotes.
         null_tokens: Texts that are nulls. Without quotes they are nulls in every column. In quotes
-            they are nulls in a column of numbers, booleans or timestamps, but text in a text column
-            (`""` is the empty string, `"NA"` the text NA). So a missing value differs from an empty
-            one.
+            they are nulls in a column of numbers, booleans or timestamps. In a text column, they
+            are text: `""` is the empty string, and `"NA"` the text NA. So a missing value differs
+            from an empty one.
         header: Whether the first row contains the column names. If None, this is detected, and it
             is an error if it is unclear.
         names: Column names. They replace the names in a header. If None, the names are in the

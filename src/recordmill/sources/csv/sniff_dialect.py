@@ -253,8 +253,8 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
 def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -> bool:
     """Returns whether the rows only have equal widths if quotes are text.
 
-    The result is False if some fields or rows have pairs of quotes, or if a field with an opening
-    quote is in a column of numbers.
+    The result is False if some fields or rows have pairs of quotes. It is also False if a field
+    with an opening quote is in a column of numbers.
     """
     if unquoted.share < 1.0 or double_quoted.share == 1.0 or len(unquoted.rows) < _MIN_ROWS:
         return False

@@ -9,8 +9,8 @@ bytes. `cls` becomes `label`, each key of the object in `json` becomes a feature
 `text`, and `npy` becomes a tensor. All other files become bytes, named after their ending.
 
 JSON, texts, numbers and arrays are read twice: for their types, and for the records. Nothing is
-unpickled. If a JSON key has values of several forms, the form of the majority is used as in JSON
-Lines, and samples with other forms are rejects.
+unpickled. If a JSON key has values of several forms, the form of the majority is used, as in JSON
+Lines. Samples with other forms are rejects.
 
 Source: github.com/webdataset/webdataset, tariterators.py and autodecode.py.
 """

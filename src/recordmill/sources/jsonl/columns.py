@@ -2,8 +2,8 @@
 
 Numbers are parsed, strings are unescaped, and lists get their offsets. Each column has the type of
 its JSON values: bool, int64, float64 or large_string, or large_binary for base64. `conform`
-converts them to the types of the features. A value in a form that the feature can't have (an object
-for a number, true for an int) becomes a null and is reported as a `Misfit`.
+converts them to the types of the features. A value may have a form that the feature can't have,
+such as an object for a number, or true for an int. It becomes a null and is reported as a `Misfit`.
 
 The strings of a feature of dtype bytes are decoded as base64, which is how `read` writes bytes, or
 their UTF-8 bytes are used. `--dtype x=base64` and `--dtype x=bytes` choose between the two. If only

@@ -1,8 +1,8 @@
 """Records from tapes of JSON values.
 
 `RecordLayout` determines how records become columns. While the types of an input are still being
-inferred, `LayoutPredictor` predicts the layout from the values so far, and `LineCacheWriter` parses
-and caches the records with it. Each bad line or value gets a reason and a message with a remedy.
+inferred, `LayoutPredictor` predicts the layout from the values so far. `LineCacheWriter` parses and
+caches the records with it. Each bad line or value gets a reason and a message with a remedy.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
         block: The lines. Changed in place.
 
     Returns:
-        (index of the first bad byte in the line, value of this byte) of each such line, by the
-        offset of the line in the block.
+        (index of the first bad byte in the line, value of this byte), by the offset of the line in
+        the block.
     """
     if is_utf8(block.data):
         return {}

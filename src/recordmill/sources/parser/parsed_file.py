@@ -1,7 +1,7 @@
 """Results of the user's parser: Arrow files, and a JSON file per input file.
 
-All files of one result have names that begin with `parsed_name`, which depends on the input file
-(path, size and time) and on the code of the function. `NAME.json` appears when the Arrow files are
+The names of all files of one result begin with `parsed_name`. It depends on the input file (path,
+size and time) and on the code of the function. `NAME.json` appears when the Arrow files are
 complete, and lists them. So a build that continues a killed one finds the files that need not be
 parsed again. On an engine, a file that can't be parsed has `NAME.failed` instead.
 """

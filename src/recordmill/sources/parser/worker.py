@@ -91,9 +91,9 @@ def _parse(
     """Parses a file into the Arrow files `PREFIX-00000.arrow`, `PREFIX-00001.arrow` and so on.
 
     Returns:
-        The answer for the parent process. It describes the Arrow files and their batches, or has
-        one entry: `failure`, the error of the user's function, or `output_error`, (errno, text) of
-        an error while the Arrow files were written.
+        The answer for the parent process. It describes the Arrow files and their batches. After an
+        error it has a single entry: `failure` is the error of the user's function. `output_error`
+        is (errno, text) of an error while the Arrow files were written.
     """
     writer = SegmentWriter(prefix)
     null_counts: list[dict[str, int]] = []

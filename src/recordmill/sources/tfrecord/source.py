@@ -3,9 +3,9 @@
 The build splits, shuffles and shards the records again, without a change of their payloads. The
 plan divides the files into units. If the schema must be inferred, it also reads all records.
 
-The schema is declared by the user, or comes from the manifest of a data set, or from a
-`schema.pbtxt` in the folder of the files or its parent. Otherwise it is inferred from all records.
-Records that do not fit the schema are rejects, so that the result can be read with it.
+The user declares the schema, or it comes from the manifest of a data set, or from a `schema.pbtxt`
+in the folder of the files or its parent. Otherwise it is inferred from all records. Records that do
+not fit the schema are rejects, so that the result can be read with it.
 
 The position of a record is its number in the file. A record with a wrong CRC is a reject with its
 offset as the place. After a damaged header, reading continues at the next correct header, and the

@@ -3,9 +3,9 @@
 The inferred types of the new records are compared with the schema of the data set:
 
 * An equal or narrower type is read as the type of the data set.
-* A wider type is refused, because the stored records would have to change. `widen` allows the
-  types with which they stay readable: a larger integer type, a list of variable length, a value
-  that may be missing, and a new feature.
+* A wider type is refused, because the stored records would have to change. `widen` allows wider
+  types if the stored records stay readable. These are a larger integer type, a list of variable
+  length, a value that may be missing, and a new feature.
 * A wider float type that is stored in another way is read as the type of the data set, and its
   values are rounded. So Python's floats, which are float64, fit a feature of float32.
 * Another type, such as text for a feature with numbers, is tried value by value. Values that do not

@@ -1,10 +1,10 @@
 """Casts of Arrow values to the type of a feature, without loss.
 
 A value that would change is marked as bad. It is never rounded, wrapped or turned into infinity.
-Examples of bad values: an integer that a float can't hold exactly, a float out of range, a fraction
-for an integer, a time without the required zone, and text that does not parse. Floats and decimals
-are the exception: if they have more digits than the float dtype of the feature, they are rounded
-and counted.
+Examples of bad values are an integer that a float can't hold exactly, a float out of range, and a
+fraction for an integer. A time without the required zone and text that does not parse are bad, too.
+Floats and decimals are the exception: if they have more digits than the float dtype of the feature,
+they are rounded and counted.
 
 All functions take complete columns of scalars. `conform` handles lists and rows.
 """

@@ -1,7 +1,7 @@
 """Unification of the schemas of several batches or files, and declared dtypes.
 
 Types widen only if every value survives. Two integer types become the smallest type that holds all
-values of both, an integer and a float become a float, and timestamps get the finer unit. Tensors of
+values of both. An integer and a float become a float, and timestamps get the finer unit. Tensors of
 different lengths become lists. Different lists of class names become one list, and class numbers
 are matched by name.
 

@@ -52,7 +52,7 @@ class Downloader:
     def reset_after_fork(self) -> None:
         """Replaces the lock and the thread pool in a forked child process.
 
-        The threads of the parent do not exist in the child, so a lock that one of them held would
+        The threads of the parent do not exist in the child. So a lock that one of them held would
         never be released, and their pool would never run anything. Known states of objects are
         kept.
         """
