@@ -107,7 +107,7 @@ def run_pipeline(
         folder: The run folder, which receives a note about the job of an engine.
         progress: Shows the state of the job on an engine. It is cancelled on Ctrl-C.
         kind: The kind of job, such as "build", for its name on an engine.
-        detach: Returns as soon as the engine has accepted the job.
+        detach: Whether to return as soon as the engine has accepted the job.
 
     Raises:
         KeyboardInterrupt: The user stopped the pipeline. All threads have ended, and the job of an

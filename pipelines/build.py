@@ -305,10 +305,10 @@ def _plan_and_run(
         out: The output folder.
         settings: The checked options.
         progress: Receives the counts.
-        quiet: Prints no progress.
+        quiet: Whether to print no progress.
         checks: Receives a function that is appended. The function returns whether the run has
             committed.
-        detach: Only submits the job.
+        detach: Whether to only submit the job.
 
     Returns:
         The result, or None if the job was submitted.

@@ -43,7 +43,7 @@ def run_plan(
         run: The run.
         settings: The checked options.
         progress: Receives the counts.
-        detach: Only submits the job.
+        detach: Whether to only submit the job.
 
     Returns:
         The plan with the parts that needed a pass over the records: classes and transform.
@@ -132,7 +132,7 @@ def run_job(
         progress: Receives the counts.
         job_folder: The folders that the workers of an engine share. If None, the build runs in this
             process.
-        detach: Returns as soon as the engine has accepted the job.
+        detach: Whether to return as soon as the engine has accepted the job.
     """
     if settings.run.runner is None and not settings.run.beam_args:
         # Beam would take longer to import than a small build takes.

@@ -47,7 +47,7 @@ def make_plan(
         base_generation: The newest generation in `out`, or 0.
         settings: The checked options.
         progress: Receives the counts of files that the user's parser has parsed.
-        is_preview: Limits the user's parser to the first files.
+        is_preview: Whether the user's parser only parses the first files.
         known_schema: The features of the records. If set, the user's parser is not run.
 
     Raises:

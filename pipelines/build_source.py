@@ -75,7 +75,7 @@ def plan_source(
         out: The output folder, which must not be inside an INPUT.
         settings: The checked options.
         progress: Receives the counts of files that the user's parser has parsed.
-        is_preview: Limits the user's parser to the first files.
+        is_preview: Whether the user's parser only parses the first files.
         known_schema: The features of the records. If set, the user's parser is not run.
         known_inputs: Files to leave out.
 

@@ -360,7 +360,7 @@ def _plan_or_resume(
     Args:
         call: The call of `read`. Its display gets a line if the read continues an earlier one.
         folder: The run folder.
-        allow_guess: Allows `plan_read` to infer the schema from the first records only.
+        allow_guess: Whether `plan_read` may infer the schema from the first records only.
 
     Returns:
         (plan, run folder, finished outputs). If this read continues an earlier one, it uses the run

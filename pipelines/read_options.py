@@ -65,7 +65,7 @@ def parse_images(options: ReadConversions, *, ragged: bool) -> tuple[UnresolvedI
 
     Args:
         options: The options.
-        ragged: The output format can contain images of different sizes.
+        ragged: Whether the output format can contain images of different sizes.
 
     Raises:
         UsageError: A size or number of channels is not supported, or is set without `features`.

@@ -43,8 +43,8 @@ _JOB_SERVER_LOGGERS = (
     "PrismRunner",
     "SparkJarJobServer",
 )
-_MAX_CHARACTERS = 600  # of the message of an EngineError
-_MAX_LINES = 5  # of a message, after its first line
+_MAX_CHARACTERS = 600  # maximum length of the message of an EngineError
+_MAX_LINES = 5  # maximum number of lines of a message after its first line
 _TRACE_LINE = re.compile(
     r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]"
 )

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _CANCEL_SEC = 90.0
 _POLL_SEC = 2.0
 _SUBMISSION_SEC = 15.0  # the most time from a job server that outlives this process to Flink
-_FINAL_STATE_SEC = 10.0  # from the end as the job server reports it to the end on Flink
-_CLOSE_SEC = 5.0  # from the end of a job until Beam reports it
+_FINAL_STATE_SEC = 10.0  # maximum time from the end that the job server reports to the end on Flink
+_CLOSE_SEC = 5.0  # maximum time from the end of a job until Beam reports it
 _WORKERS_SEC = 30.0
 # Linux ends the program by SIGTERM (PR_SET_PDEATHSIG) when its parent dies, even if the parent was
 # killed.
@@ -70,7 +70,7 @@ def remove_on_failure(
     Args:
         job_folder: The folder of the job. None or a folder on a disk: nothing is done.
         should_keep: Returns whether the files stay after an error, for a later run that continues.
-        removes_dead_runs: Removes the files of dead runs first.
+        removes_dead_runs: Whether the files of dead runs are removed first.
 
     Yields:
         The run in the store, or None.
@@ -102,7 +102,7 @@ class Submission:
         beam_args: Flags for Beam and the job server.
         name: The unique name of the job.
         folder: The run folder, which receives a note about the job. If "", no note is written.
-        detach: Returns as soon as the engine has accepted the job.
+        detach: Whether to return as soon as the engine has accepted the job.
         timeout_sec: The longest permitted duration of the job in seconds. 0 means no limit.
         on_success: Function that is called with Beam's result after the job has succeeded.
     """

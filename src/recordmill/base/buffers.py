@@ -131,8 +131,8 @@ def release_unused(*, heap: bool = False) -> None:
     function at the end of a stage, because the next stage needs arrays of other sizes.
 
     Args:
-        heap: Also returns the free memory of the C library. Returning it takes time, and so does
-            getting new pages later.
+        heap: Whether the free memory of the C library is returned, too. Returning it takes time,
+            and so does getting new pages later.
     """
     drop_reusable()
     pa.default_memory_pool().release_unused()

@@ -71,7 +71,7 @@ class Display:
     Args:
         progress: The counters to show. Its `on_update` is called about five times a second, from a
             thread of the display.
-        quiet: Show nothing. The callback is still called.
+        quiet: Whether to show nothing. The callback is called in any case.
         stream: The stream for the lines. None means standard error.
     """
 

@@ -203,7 +203,7 @@ def _convert_fields(kind: Any, value: Any, place: str, is_closed: bool) -> Any:
     }
     try:
         return kind(**converted)
-    except ValueError as error:  # of a dataclass that checks its fields against each other
+    except ValueError as error:  # from a dataclass that checks its fields against each other
         _refuse(str(error), place)
 
 

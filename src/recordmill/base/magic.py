@@ -68,7 +68,7 @@ class FileFormat(NamedTuple):
         description: A description of the format for messages, with a remedy. "" for formats that
             recordmill reads.
         offset: The offset of `magic` in the file.
-        is_sure: No text begins with `magic`, so the rest of the head needs no check.
+        is_sure: Whether no text begins with `magic`, so that the rest of the head needs no check.
     """
 
     name: str

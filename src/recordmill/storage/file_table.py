@@ -23,7 +23,7 @@ from recordmill.storage.files import Stat, check_unchanged, prefetch_files, read
 SPLIT_COLUMN = "split"
 _NAME_ENCODING = ("utf-8", "surrogateescape")
 _FILE_BATCH = 1 << 12  # the number of files that are Python objects at a time
-_ITEM_BATCH = 256  # the same while iterating over a table
+_ITEM_BATCH = 256  # the number of Python objects at a time while iterating over a table
 Item = TypeVar("Item")
 
 Integers = npt.NDArray[np.integer[Any]]

@@ -206,8 +206,8 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
 
     Args:
         path: The folder.
-        exist_ok: The folder may exist.
-        parents: Missing parent folders are created, too.
+        exist_ok: Whether the folder may exist.
+        parents: Whether missing parent folders are created, too.
     """
     Path(path).mkdir(exist_ok=exist_ok, parents=parents)
 

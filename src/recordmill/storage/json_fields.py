@@ -24,7 +24,7 @@ def parse_json(data: bytes | str, source: str, *, allow_nan: bool = False) -> An
     Args:
         data: The text.
         source: The name of the file, for errors.
-        allow_nan: NaN and Infinity, which Python's `json` writes, are floats instead of errors.
+        allow_nan: Whether NaN and Infinity, which Python's `json` writes, are accepted as floats.
 
     Raises:
         DataError: The text is not JSON or UTF-8, has a duplicate key, or is nested too deeply.

@@ -146,7 +146,7 @@ def list_inputs(
 
     Args:
         inputs: The INPUTs as typed.
-        follow_links: Follows links out of a root, and links to folders.
+        follow_links: Whether links out of a root and links to folders are followed.
         data_extensions: Extensions in lower case without the dot. Such files must contain data, so
             an empty one is not ignored.
 

@@ -272,7 +272,7 @@ def walk_disk(
     Args:
         root: The folder.
         pattern: A glob relative to the folder, or None for all files.
-        follow_links: Follows links out of the folder, and links to folders.
+        follow_links: Whether links out of the folder and links to folders are followed.
         ignored: Collects the ignored files.
 
     Raises:
@@ -347,8 +347,9 @@ class _DiskWalk:
         Args:
             folder: The folder that is walked.
             entry: An entry of the folder.
-            keep_files: False ignores files silently, because the pattern has more parts.
-            allow_hidden: The pattern names a hidden file explicitly.
+            keep_files: Whether files can match. If not, they are ignored silently, because the
+                pattern has more parts.
+            allow_hidden: Whether the pattern names a hidden file explicitly.
         """
         name = folder.prefix + entry.name
         if (reason := ignore_reason(entry.name)) is not None and not (

@@ -135,9 +135,10 @@ def decode_pixels(
         shrink: A JPEG is decoded smaller by this factor, which is 1, 2, 4 or 8. Its sides are
             rounded up. 1 for other formats.
         deep: Whether a gray image of 16 bits becomes uint16. Everything else is uint8.
-        fast_dct: Decodes a JPEG with the less accurate arithmetic of `tf.io.decode_jpeg`, if
-            simplejpeg is installed and supports the image.
-        reuse_buffer: The array is valid only until this thread decodes its next image.
+        fast_dct: Whether a JPEG is decoded with the less accurate arithmetic of
+            `tf.io.decode_jpeg`. Only possible if simplejpeg is installed and supports the image.
+        reuse_buffer: Whether the result uses a buffer of this thread. It is then valid only until
+            the thread decodes its next image.
 
     Raises:
         BadImage: The image can't be decoded.

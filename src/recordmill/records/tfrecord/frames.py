@@ -30,7 +30,7 @@ MAX_RECORD_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Frames:
-    """Records with their frames.
+    """Records in one buffer, each in a frame of header and footer.
 
     Frame i is `data[starts[i] : starts[i] + lengths[i] + 16]`.
 
@@ -485,9 +485,9 @@ def scan_frames(
         source: Name of the file, for messages.
         first_record: Number of the first record in the file, for messages.
         first_offset: Offset of `data` in the file, for messages.
-        is_final: The file ends with `data`. Otherwise an incomplete frame at the end is left for
-            the next call.
-        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
+        is_final: Whether the file ends with `data`. If not, an incomplete frame at the end is left
+            for the next call.
+        checks_payloads: Whether the CRCs of the payloads are checked, in addition to the headers.
 
     Returns:
         The frames, and the number of bytes that they take.

@@ -80,7 +80,7 @@ def find_resume_offset(
         data: uint8 [bytes].
         offset: Offset of the damaged frame in `data`.
         max_record_bytes: Maximum size of a payload.
-        is_final: The file ends with `data`, so the next frame must be complete.
+        is_final: Whether the file ends with `data`, so that the next frame must be complete.
         next_offset: Offset of the next record according to an index. If None, reading continues
             after the frame if its header is correct, or else at the next correct header.
 
@@ -142,7 +142,7 @@ def read_frames(
         path: Path or URL of the file.
         batch_bytes: Size of the buffer of a batch.
         max_record_bytes: Maximum size of a payload.
-        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
+        checks_payloads: Whether the CRCs of the payloads are checked, in addition to the headers.
         compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto` to detect it from the
             content.
         max_ratio: Maximum ratio of uncompressed to compressed bytes. None means no limit.
@@ -266,9 +266,9 @@ class FrameScanner:
         path: Path of the file.
         ordinal: Ordinal of the file among the files that are read.
         max_record_bytes: Maximum size of a payload.
-        checks_payloads: Checks the CRCs of the payloads, in addition to the headers.
-        is_compressed: The file is compressed. Messages then explain that offsets count uncompressed
-            bytes.
+        checks_payloads: Whether the CRCs of the payloads are checked, in addition to the headers.
+        is_compressed: Whether the file is compressed. Messages then explain that offsets count
+            uncompressed bytes.
         first_record: Number of the first record.
         first_offset: Offset of the first buffer in the uncompressed file.
         known_starts: See `scan_piece`.
@@ -307,7 +307,7 @@ class FrameScanner:
 
         Args:
             data: uint8 [bytes]. It begins with the bytes that the previous call did not process.
-            is_final: The file ends with `data`.
+            is_final: Whether the file ends with `data`.
 
         Returns:
             (frames and damage, number of processed bytes).

@@ -103,7 +103,7 @@ class _StoredArray:
         name: Name of the feature. If the dtype has fields, each field is a feature.
         shape: The shape of the array. It is () for a single value, and for a member of a .npz that
             is not an array.
-        is_fortran: The values are in Fortran order.
+        is_fortran: Whether the values are in Fortran order.
         header_bytes: Bytes before the values.
         size_bytes: Bytes of header and values, uncompressed.
         offset: Position of the header in the file. None for a compressed member.

@@ -33,7 +33,7 @@ from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import SizedFile, is_remote
 
-_DISK_READ_BYTES = 64 << 10  # per column and read; larger reads are not faster
+_DISK_READ_BYTES = 64 << 10  # size of a read of one column; larger reads are not faster
 _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for a request
 # A unit of at most this many batches is prefetched from a store. If the memory allows batches of
 # full size, this is the size of a unit.

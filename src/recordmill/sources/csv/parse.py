@@ -454,7 +454,7 @@ class RowCacheWriter:
         self._writer = ScanCacheWriter(cache)
         self._parser: RowParser | None = None
         self._schema: Schema | None = None
-        self._requested_schema: Schema | None = None  # of _columns_to_parse
+        self._requested_schema: Schema | None = None  # the schema that determined _columns_to_parse
         self._columns_to_parse: Mapping[int, Feature] = {}
 
     def columns_to_parse(self) -> Mapping[int, Feature]:

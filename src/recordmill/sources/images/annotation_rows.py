@@ -26,7 +26,7 @@ BOX_REASON = "box"  # the reason of rejected boxes
 MAX_ANNOTATION_BYTES = 16 << 20  # 16 MiB: largest XML or text file with the objects of one image
 MAX_CLASSES = 1 << 16  # 65,536: class numbers in files must be smaller
 _BYTES_PER_BYTE = 8  # Python objects take up to 8 bytes of memory per byte of JSON
-_MAX_EDGE = 1e9  # in pixels. float32 has enough digits for images of this size
+_MAX_EDGE = 1e9  # in pixels: float32 has enough digits for images of this size
 _MAX_FLOAT32 = 3.4e38
 _MAX_MESSAGE_CHARS = 280
 

@@ -172,7 +172,7 @@ def _parse_xml(data: bytes, name: str) -> Any:
         parser.Parse(data, True)
     except DataError:  # which is a ValueError
         raise
-    except (expat.ExpatError, ValueError, LookupError) as error:  # also of unknown encodings
+    except (expat.ExpatError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise DataError(f"is not XML: {str(error)[:100]}", source=name) from None
     return builder.close()
 

@@ -108,7 +108,7 @@ class ScannedLines:
     label_classes: ClassNames = field(default_factory=lambda: ClassNames(""))
 
     def merge(self, later: ScannedLines) -> None:
-        """Adds the results for a later range. The range itself stays that of `self`."""
+        """Adds the results for a later range. The attribute `line_range` is not changed."""
         self.observations.merge(later.observations)
         self.label_classes += later.label_classes
 

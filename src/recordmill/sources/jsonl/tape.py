@@ -44,8 +44,8 @@ _VALUE_DTYPE = np.dtype(native.JsonValue)
 class Tape:
     """The records and the bad lines of a part of a block.
 
-    Each distinct path of keys has a node, a number. The arrays from `entry_ids` to `sizes` are
-    sorted by node. The values of one node have the order of the text.
+    Each distinct path of keys has a number, which is called its node. The arrays from `entry_ids`
+    to `sizes` are sorted by node. The values of one node have the order of the text.
 
     Attributes:
         data: The text of the block. All offsets refer to it.

@@ -41,8 +41,8 @@ class WorkerPool:
 
     Args:
         function: The user's function.
-        logs_output: Logs what the function prints, line by line. Otherwise it goes to standard
-            error.
+        logs_output: Whether the output that the function prints is logged, line by line. Otherwise
+            it goes to standard error.
     """
 
     def __init__(self, function: ParserFunction, *, logs_output: bool = False) -> None:

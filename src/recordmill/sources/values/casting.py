@@ -174,7 +174,8 @@ def _from_text(values: pa.Array, feature: Feature, *, rounds_integers: bool = Fa
     Args:
         values: string or large_string.
         feature: The feature of the result.
-        rounds_integers: Whole numbers that a float can't hold are rounded. Otherwise they are bad.
+        rounds_integers: Whether whole numbers that a float can't hold are rounded. Otherwise they
+            are bad.
     """
     present_texts = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(

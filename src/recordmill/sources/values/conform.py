@@ -85,8 +85,8 @@ def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None
     Args:
         batch: The rows, without structs. See `flatten`.
         schema: The features of the result.
-        text_label: Name of the label if its class names are the distinct texts in its column.
-            Numbers in this column are then looked up by their text, too. None otherwise.
+        text_label: Name of the label if its class names are the distinct texts in its column, else
+            None. Numbers in this column are looked up by their text, too.
 
     Raises:
         DataError: A column has another structure than its feature, such as a list for a scalar.

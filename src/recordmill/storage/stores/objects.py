@@ -345,7 +345,7 @@ class ObjectStorage(FileStorage):
 
         Args:
             address: The address of the object.
-            all_files: Also requires that all files of its settings fit into the cache together.
+            all_files: Whether all files of its settings must also fit into the cache together.
         """
         cache = self._caches.get(address.uri)
         return cache is not None and (cache[1] or not all_files)
