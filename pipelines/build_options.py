@@ -118,7 +118,7 @@ class BuildOptions:
 
 
 def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
-    """Checks the options of a build.
+    """Checks the options of a build, and returns them.
 
     Args:
         out: The output folder. It provides the default name of the data set.

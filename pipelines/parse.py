@@ -118,9 +118,9 @@ def _find_job_folder(folder: RunFolder, out: str, settings: BuildOptions) -> Job
 
 
 def add_pickled_code(parser: ParserFunction) -> ParserFunction:
-    """Adds the pickled code of a parser that is in no module.
+    """Returns the parser in a form that worker processes can load.
 
-    Worker processes can load the result.
+    A function that is in no module is pickled.
 
     Raises:
         UsageError: The function uses a value that can't be pickled.
@@ -143,7 +143,10 @@ def add_pickled_code(parser: ParserFunction) -> ParserFunction:
 
 
 def add_source(parser: ParserFunction) -> ParserFunction:
-    """Adds the content of the user's file, for hosts that don't have the file."""
+    """Returns the parser with the content of the user's file.
+
+    Other hosts don't have the file.
+    """
     if not parser.source_file:
         return parser
     content = read_range(parser.source_file).tobytes()

@@ -161,7 +161,7 @@ class ReadSettings:
 
 
 def make_settings(**options: Any) -> ReadSettings:
-    """Checks the options of a read.
+    """Checks the options of a read, and returns them.
 
     Args:
         **options: The options of the command line or of `recordmill.read`.

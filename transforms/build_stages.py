@@ -165,7 +165,7 @@ def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
 def run_merge_task(
     merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle, progress: Progress
 ) -> SortedRunTable:
-    """Merges several sorted runs into one, within a range of keys."""
+    """Merges sorted runs within a range of keys, and returns the merged run."""
     with plan.job_folder.work():
         return merge_sorted_runs(plan, shard_plan, merge, progress)
 
@@ -173,7 +173,7 @@ def run_merge_task(
 def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """Replaces sorted runs in the shard plan by the runs merged from them."""
+    """Returns the shard plan with merged runs in place of their parts."""
     plan.job_folder.begin_step()
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
@@ -241,7 +241,7 @@ def finalize_shard(
 def commit_build(
     shard_plan: ShardPlan, final_shards: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
-    """Verifies and commits the build."""
+    """Verifies and commits the build, and returns its manifest."""
     with plan.job_folder.work():
         return commit_shared_build(plan, shard_plan, final_shards)
 

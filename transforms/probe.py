@@ -116,7 +116,11 @@ def report_probe(probe_number: int, request: ProbeRequest) -> Iterator[int]:
 
 
 def probe_workers(pipeline: Pipeline, request: ProbeRequest, count: int) -> PCollection:
-    """Adds `count` probes to a pipeline, distributed over its workers."""
+    """Adds `count` probes to a pipeline, distributed over its workers.
+
+    Returns:
+        The output of the probes, which has no meaning. The reports are in the metrics of the job.
+    """
     return pipeline | Create(range(count)) | Reshuffle() | FlatMap(report_probe, request)
 
 

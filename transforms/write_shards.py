@@ -478,7 +478,7 @@ class _IngestBatches(beam_types.DoFn):
     def _share_results(
         self, sorted_runs: tuple[SortedRun, ...], rejected: RejectSummary
     ) -> SharedIngestResult:
-        """Shares the results since the last call.
+        """Returns the results since the last call, in the form for other workers.
 
         The files of the sorted runs are moved to the output folder.
 

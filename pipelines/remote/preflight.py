@@ -308,8 +308,9 @@ def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Cluste
     """Checks that OUT can be written to.
 
     Returns:
-        Three values: a run folder on a disk, which the caller closes, or None. The path of the run
-        folder, on a disk or in a store, or "". The finding.
+        (run folder, path, finding). The run folder is None unless it is on a disk, and the caller
+        closes it. The path is that of the run folder on a disk or in a store, or "" if there is
+        none.
     """
     folder = None
     try:

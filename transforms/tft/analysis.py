@@ -168,6 +168,8 @@ def publish_result(
 ) -> PCollection:
     """Adds the step that moves a result to the folder of the transform.
 
+    The output of the step is the folder.
+
     Args:
         pipeline: The pipeline.
         target: The folder.

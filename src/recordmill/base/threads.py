@@ -65,7 +65,7 @@ def _close_all() -> None:
 
 
 def run_both(first: Callable[[], _Item], second: Callable[[], _Result]) -> tuple[_Item, _Result]:
-    """Returns the results of two calls that run at the same time.
+    """Returns the results (first, second) of two calls that run at the same time.
 
     If both fail, the error of the first one is raised.
     """

@@ -60,7 +60,7 @@ class DirectFiles:
             file.abort()
 
     def create(self, path: str | Path) -> DirectFile:
-        """Creates a new file. Raises FileExistsError if the name exists."""
+        """Creates a new file, and returns it. Raises FileExistsError if the name exists."""
         file = DirectFile(
             self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         )

@@ -302,9 +302,10 @@ def _expand(
 def _expand_archives(
     files: list[walk.FileEntry], argument: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
-    """Replaces archives by their members, if all files but descriptions are archives.
+    """Returns the members of the archives instead of the archives themselves.
 
-    The names of the members begin with a folder that is named like the archive.
+    This is done only if all files except descriptions are archives. Otherwise the files are
+    returned unchanged. The names of the members begin with a folder that is named like the archive.
     """
     is_description = [_DESCRIPTION.fullmatch(os.path.basename(file.name)) for file in files]
     if all(is_description) or not all(
@@ -329,7 +330,7 @@ def _expand_archives(
 
 
 def _archive_files(path: str, argument: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
-    """Lists an archive by the rules for a folder with the same contents."""
+    """Returns the files of an archive, by the same rules as for a folder."""
     path = real_path(path)
     members, start, files = (
         archives.read_members(path),

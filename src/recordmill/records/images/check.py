@@ -271,7 +271,7 @@ _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """Reads the header of an image, and checks that its file is complete.
+    """Returns the header of an image, and checks that its file is complete.
 
     Nothing is decoded, so some faults are not found.
 

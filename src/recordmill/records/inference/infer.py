@@ -265,7 +265,7 @@ class Inference:
         return lines
 
     def drop_conflicts(self, names: Collection[str]) -> Inference:
-        """Removes features that have lists of several kinds.
+        """Returns the inference without features that have lists of several kinds.
 
         Args:
             names: Names of features that are kept in any case.

@@ -255,7 +255,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
 
 def _add_compression(content: Content, compression: str) -> Content:
-    """Adds the compression to the detail, before its remedy."""
+    """Returns the content with the compression in its detail, before the remedy."""
     if compression == UNCOMPRESSED:
         return content
     detail, separator, remedy = content.detail.partition(";")

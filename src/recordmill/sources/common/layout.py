@@ -145,7 +145,7 @@ def read_layout(
 
 
 def drop_sample_submissions(listing: Listing) -> Listing:
-    """Removes sample submissions, the templates for results of a competition.
+    """Returns the listing without sample submissions, the templates for results of competitions.
 
     Such a file, for example Kaggle's `sample_submission.csv`, contains the ids of the test data and
     no records. It is removed only if the user has not named the file itself, and if the name or

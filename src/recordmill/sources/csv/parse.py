@@ -224,7 +224,7 @@ class UnexpectedValue:
     word_counts: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
-        """Adds the counts of later values. The line and the text of `self` are kept."""
+        """Returns the counts plus those of later values, with the line and text of `self`."""
         text_count = self.text_count + later.text_count
         value_count = self.value_count + later.value_count
         word_counts = None

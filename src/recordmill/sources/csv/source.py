@@ -154,7 +154,7 @@ class CsvSource:
             )
 
     def _encode_classes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Replaces the class names in a cached batch with class numbers."""
+        """Returns a cached batch with class numbers instead of class names."""
         columns = [
             encode_classes(column, feature)
             for feature, column in zip(self.schema, batch.columns, strict=True)
@@ -470,7 +470,7 @@ def _check_any_row(files: FileTable, row_ranges: Sequence[RowRange], options: Cs
 def _use_first_header(
     heads: Sequence[CsvHead], later_parts: Mapping[int, tuple[int, int]]
 ) -> CompactTable[CsvHead]:
-    """Copies the columns of the first file to the files without a header.
+    """Returns the heads, with the first file's columns for files without a header.
 
     Args:
         heads: The heads. The head of a file without a header has the names from its first row.

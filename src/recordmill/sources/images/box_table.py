@@ -407,7 +407,10 @@ def is_box_table(head: bytes, ending: str) -> bool:
 
 
 def _missing_header(file: InputFile) -> tuple[str, ...] | None:
-    """Returns the columns of a table that keras-retinanet or AutoML writes without a header."""
+    """Returns the columns of a table that keras-retinanet or AutoML writes without a header.
+
+    The result is None for other tables.
+    """
     head = read_range(file.path, 0, _HEAD_BYTES).tobytes()
     line = head.decode("utf-8-sig", "replace").splitlines()[:1]
     try:

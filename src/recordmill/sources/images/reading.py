@@ -78,7 +78,7 @@ def feature_names(files: FileTable) -> list[str]:
 
 
 def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTable:
-    """Adds features to the file table.
+    """Returns the file table with additional features.
 
     Args:
         files: The files.
@@ -90,12 +90,12 @@ def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTabl
 
 
 def without_features(files: FileTable) -> FileTable:
-    """Removes all features from the file table. The splits are kept."""
+    """Returns the file table without its features. The splits are kept."""
     return files.drop_columns([FEATURE_PREFIX + name for name in feature_names(files)])
 
 
 def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
-    """Adds `label` and `class_name` to the file table, if folders determine classes."""
+    """Returns the file table with `label` and `class_name`, if folders determine classes."""
     return with_features(
         files, dict.fromkeys(("label", "class_name"), layout.classes) if layout.class_names else {}
     )

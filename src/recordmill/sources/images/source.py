@@ -346,7 +346,10 @@ def _add_labels_file(
     options: ImageOptions,
     common: PlanOptions,
 ) -> _LabelledImages:
-    """Adds the columns of the labels file. Its label replaces that of the folders."""
+    """Returns the images with the columns of the labels file.
+
+    The label of this file replaces the label from the folders.
+    """
     assert options.labels is not None
     files, folder_layout = images.files, images.layout
     reserved_names = {feature.name for feature in images.own_features}
@@ -378,7 +381,7 @@ def _add_objects(
     options: ImageOptions,
     common: PlanOptions,
 ) -> _LabelledImages:
-    """Adds the objects that annotations list, and the splits of Pascal VOC."""
+    """Returns the images with the objects in annotations and the splits of Pascal VOC."""
     assert options.boxes is not None
     objects = read_box_columns(
         parse_input_path(options.boxes),

@@ -404,7 +404,7 @@ class TextSource:
     def _make_batch(
         self, texts: pa.Array, file_ids: npt.NDArray[np.uint32], names: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """Adds the other columns of the schema to some texts.
+        """Returns a batch of texts with the other columns of the schema.
 
         Args:
             texts: large_string.

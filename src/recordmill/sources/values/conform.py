@@ -521,7 +521,7 @@ def explain_bad_value(
 
 
 def _with_class_names(value: object, classes: Sequence[str]) -> object:
-    """Replaces class numbers by class names, also inside lists."""
+    """Returns a value with class names instead of class numbers, also inside lists."""
     if isinstance(value, list):
         return [_with_class_names(item, classes) for item in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value

@@ -62,7 +62,10 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Attaches the class names of Hugging Face's class labels to their columns."""
+    """Returns the batch with Hugging Face's class names in the metadata of columns.
+
+    The class number -1 becomes null.
+    """
     for name, classes in hugging_face_classes(batch.schema.metadata or {}).items():
         if (index := batch.schema.get_field_index(name)) < 0:
             continue
