@@ -45,7 +45,7 @@ _MIN_BATCH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RowGroupSource:
-    """Base class of the sources of such files.
+    """Base class of sources with files that consist of row groups.
 
     Attributes:
         units: The units. `start` and `stop` of a unit are numbers of groups in one file.
@@ -119,9 +119,9 @@ _Source = TypeVar("_Source", bound=RowGroupSource)
 
 @dataclass(frozen=True)
 class RowGroupFile:
-    """The facts about a file that the plan needs.
+    """The properties of a file that the plan needs.
 
-    The plan keeps these instead of open files.
+    The plan keeps them instead of open files.
 
     Attributes:
         names: Names of all top-level columns.
@@ -148,11 +148,11 @@ def plan_row_groups(
     common: PlanOptions,
     **fields: Any,
 ) -> _Source:
-    """Plans files from the facts about their groups of rows.
+    """Plans files from the properties of their groups of rows.
 
     Args:
         source_class: The class of the source.
-        scan: Returns the facts about one file.
+        scan: Returns the properties of one file.
         files: The input files.
         options: Options of this kind of files.
         common: Options that all kinds share.
@@ -242,7 +242,7 @@ def max_batch_bytes(common: PlanOptions) -> int:
 def select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
     """Returns the names of the columns to read, if the schema contains them.
 
-    `columns` is None if all columns are wanted.
+    If `columns` is None, the result is all columns of the schema.
     """
     names = dict.fromkeys(schema.names)
     return [name for name in (names if columns is None else columns) if name in names]
