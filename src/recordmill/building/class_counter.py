@@ -199,7 +199,7 @@ class _ClassCounter:
         )
 
     def _count_stored_records(self) -> Int64s | None:
-        """Counts the records of each class and split in the data set of an append.
+        """Counts the stored records of each class and split, for an append.
 
         Returns:
             int64 [classes, splits]. None if the build is not an append, or if the statistics do not

@@ -233,8 +233,8 @@ def _load_statistics(
 ) -> DatasetStatistics:
     """Returns the statistics of a data set.
 
-    They were stored by the build. If they are missing or incomplete and `recount` is set, they are
-    counted from the records.
+    The build usually has stored them. If they are missing or incomplete and `recount` is set, they
+    are counted from the records.
 
     Raises:
         UsageError: The build has stored no complete statistics, and `recount` is not set.

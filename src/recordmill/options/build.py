@@ -38,7 +38,7 @@ def parse_build_memory(value: str | int, name: str) -> int:
     """Converts the option `memory` of a build to bytes.
 
     Raises:
-        UsageError: It is not a size, or below MIN_MEMORY_BYTES.
+        UsageError: The value is not a size, or below MIN_MEMORY_BYTES.
     """
     memory_bytes = parse_size(value, name)
     if memory_bytes < MIN_MEMORY_BYTES:

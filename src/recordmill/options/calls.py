@@ -249,7 +249,7 @@ class Values:
 
     @property
     def kind_options(self) -> dict[str, Any]:
-        """Values of options that only some kinds of input have, as the caller has set them.
+        """Values that the caller has set for options of single kinds of input.
 
         A None that is the default does not count as set.
         """

@@ -91,7 +91,7 @@ def parse_positive(value: int, name: str) -> int:
     """Checks an option that is a whole number from 1 on.
 
     Raises:
-        UsageError: It is not a whole number, or below 1.
+        UsageError: The value is not a whole number, or below 1.
     """
     return to_whole_number(value, name, 1)
 
@@ -100,7 +100,7 @@ def parse_threads(value: int, name: str) -> int:
     """Checks a number of threads. 0 means one per core.
 
     Raises:
-        UsageError: It is not a whole number, or below 0.
+        UsageError: The value is not a whole number, or below 0.
     """
     count = to_whole_number(value, name)
     if count < 0:

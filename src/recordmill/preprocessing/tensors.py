@@ -94,7 +94,7 @@ def make_list_schema(schema: Schema) -> pa.Schema:
 def make_representations(schema: Schema) -> dict[str, Any]:
     """Returns the TensorRepresentation of each feature, by name.
 
-    It makes tf.Transform's adapter (tfx-bsl) produce the same tensors as this module.
+    With these, tf.Transform's adapter (tfx-bsl) produces the same tensors as this module.
     """
     by_name = {}
     for feature in schema:

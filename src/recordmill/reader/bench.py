@@ -80,7 +80,7 @@ class BenchResult:
 
     @property
     def busy_share(self) -> float:
-        """Share of the time of all threads that the stages took, from 0 to 1."""
+        """Share of the threads' time that the stages took, from 0 to 1."""
         return sum(self.stages.values()) / max(self.seconds * self.threads, 1e-9)
 
     def to_json(self) -> dict[str, Any]:

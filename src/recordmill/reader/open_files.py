@@ -1,4 +1,4 @@
-"""`OpenFiles`: the open files of a data set, with the schema and conversions of all its views."""
+"""`OpenFiles`: the open files of a data set, which all its views share."""
 
 from __future__ import annotations
 
@@ -251,7 +251,8 @@ class OpenFiles:
         The manifest has the counts. Other files are read to count their records.
 
         Raises:
-            DataError: The first damage that was found, unless damaged places are left out.
+            DataError: A file is damaged, unless damaged places are left out. The error is the first
+                damage.
         """
         ends = self.files.count_records(self.threads)
         for file in () if self.is_lenient or self.catalog.manifest is not None else self.files:

@@ -338,7 +338,7 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
 
 
 def view_table(data: Bytes, path: str, dtype: np.dtype[np.void]) -> Index:
-    """Returns the entries of an index or a member table, as a view of `data`.
+    """Returns the entries of an index or member table, as a view of `data`.
 
     Args:
         data: uint8 [bytes]. The complete file.

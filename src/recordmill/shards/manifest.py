@@ -171,7 +171,7 @@ def parse_shard_name(shard: ShardInfo) -> ShardName:
     """Parses the name of a shard in a manifest.
 
     Raises:
-        DataError: It is not the name of a shard.
+        DataError: The name is not that of a shard.
     """
     name = ShardName.parse(shard.name)
     if name is None:

@@ -481,7 +481,7 @@ def _add_boundaries(dataset: Fetchable, buckets: LengthBuckets) -> LengthBuckets
 
 
 def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) -> None:
-    """Raises UsageError if a state is inside a group of steps that other options have formed.
+    """Raises UsageError if a state does not fit the current group of steps.
 
     Args:
         group: The value of the state for the group.

@@ -178,7 +178,7 @@ class Images:
     def with_size(self, height: int, width: int) -> Images:
         """Returns the same target for images that all have this size."""
         images = replace(self, height=height, width=width)
-        # `replace` has reset it: images of another size remain an error
+        # `replace` has reset `one_size`, but images of another size must remain an error
         object.__setattr__(images, "one_size", True)
         return images
 

@@ -28,7 +28,7 @@ def parse_epochs(value: int | None, name: str) -> int | None:
     """Checks the option `epochs`, a number that is at least 1. None means without end.
 
     Raises:
-        UsageError: It is not a whole number, or below 1.
+        UsageError: The value is not a whole number, or below 1.
     """
     return None if value is None else to_whole_number(value, name, 1)
 
@@ -37,7 +37,7 @@ def parse_not_negative(value: int, name: str) -> int:
     """Checks an option that is a whole number from 0 on.
 
     Raises:
-        UsageError: It is not a whole number, or below 0.
+        UsageError: The value is not a whole number, or below 0.
     """
     return to_whole_number(value, name, 0)
 
@@ -46,7 +46,7 @@ def parse_num_hosts(value: int, name: str) -> int:
     """Checks the option `num_hosts`, which is at least 1.
 
     Raises:
-        UsageError: It is not a whole number, or out of range.
+        UsageError: The value is not a whole number, or out of range.
     """
     return to_whole_number(value, name, 1, MAX_ROWS)
 
@@ -55,7 +55,7 @@ def parse_host_index(value: int, name: str) -> int:
     """Checks the option `host_index`, which counts from 0.
 
     Raises:
-        UsageError: It is not a whole number, or out of range.
+        UsageError: The value is not a whole number, or out of range.
     """
     return to_whole_number(value, name, 0, MAX_ROWS)
 
@@ -66,7 +66,7 @@ def parse_label(value: str | bool, name: str) -> str | bool:
     True means the label of the schema.
 
     Raises:
-        UsageError: It is neither a text nor a bool.
+        UsageError: The value is neither a text nor a bool.
     """
     if not isinstance(value, str | bool):
         raise UsageError(
@@ -79,7 +79,7 @@ def parse_matrix(value: Sequence[str], name: str) -> Sequence[str]:
     """Checks the option `matrix`: a list of names of features.
 
     Raises:
-        UsageError: It is not a list of texts, or empty.
+        UsageError: The value is not a list of texts, or empty.
     """
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not is_list or not value:
@@ -91,7 +91,7 @@ def parse_defaults(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Checks the option `defaults`: values by feature name.
 
     Raises:
-        UsageError: It is not a mapping.
+        UsageError: The value is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise UsageError(f"defaults is a value by feature name, not {value!r}")
@@ -102,7 +102,7 @@ def parse_map(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]
     """Checks the option `map`: a function of a batch.
 
     Raises:
-        UsageError: It is not callable with a batch as the only argument.
+        UsageError: The value is not callable with a batch as the only argument.
     """
     if not callable(function):
         raise UsageError(f"map is a function of a batch, not {function!r}")

@@ -47,7 +47,7 @@ def collate_records(records: Sequence[Record], *, collate_fn_map: Any = None) ->
 
 
 def _find_problem(name: str, values: Sequence[Any]) -> str | None:
-    """Returns why the values can't be collated, and the way on. None if they can."""
+    """Returns the reason why values can't be collated, with advice. None if they can."""
     if (missing := sum(value is None for value in values)) > 0:
         return (
             f"{missing} of the {len(values)} records of this batch lack it, and PyTorch has no missing value. "
