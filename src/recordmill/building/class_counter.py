@@ -237,8 +237,8 @@ class _ClassCounter:
     def _check_groups(self, grouped: GroupedStarts, targets: Int64s) -> None:
         """Raises UsageError if the split groups are too large or too mixed.
 
-        A group must contain one class only. The number of records of each class in each split may
-        deviate from the target by a tenth or by one record, whichever is more.
+        A group must contain one class only. In each split, the number of records of a class may
+        deviate from the target by a tenth, or by one record if that is more.
 
         Args:
             grouped: The first group of each split, and the resulting numbers of records.

@@ -480,8 +480,8 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
     """Returns the number of positions before each file, [files + 1], for keys without a shuffle.
 
-    If the plan has not counted the positions of each file, every file gets a range of 2^40 keys, or
-    fewer if there are too many files.
+    If the plan has not counted the positions of each file, every file gets a range of 2^40 keys. If
+    there are too many files for this, the ranges are smaller.
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:

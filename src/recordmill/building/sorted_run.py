@@ -251,8 +251,9 @@ def _make_sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
 class SortedRunWriter:
     """Collects frames in memory and writes them as sorted runs. Not thread-safe.
 
-    The writer needs `max_bytes` for frames and entries (24 bytes each, and as much again for the
-    sort), and in addition a buffer of GATHER_BUFFER_BYTES.
+    The writer needs `max_bytes` for frames and entries, and in addition a buffer of
+    GATHER_BUFFER_BYTES. An entry counts as 48 bytes: its own 24 bytes, and as much again for the
+    sort.
 
     Attributes:
         histogram: Counts the records of all sorted runs that were written.

@@ -175,7 +175,7 @@ def jensen_shannon_divergence(
     match.
 
     NaN is treated differently in TensorFlow Data Validation. It ignores NaN if the edges differ,
-    and otherwise never matches them, so two equal data sets with 50 % of NaN have a divergence of
+    and otherwise never matches them. So two equal data sets with 50 % of NaN have a divergence of
     0.5. Here NaN matches NaN.
 
     Returns:
@@ -282,7 +282,7 @@ def l_infinity_distance(
 
     The share of a value is its number of occurrences, divided by the number of all values.
     Statistics may list only the most frequent values. If only one sample lists a value, its share
-    in the other sample is between 0 and `unlisted`, and the smallest possible difference is used.
+    in the other sample is between 0 and `unlisted`. The smallest possible difference is then used.
 
     Args:
         first_counts: Number of occurrences of each listed value of the first sample.

@@ -71,8 +71,8 @@ class RepeatCounts:
     Attributes:
         within_splits: For each split, the number of records that repeat an earlier record of the
             same split. Splits without repeats are missing.
-        between_splits: For each (split of the original, split of the repeat), the number of records
-            of the second split that also occur in the first split. Both directions are counted.
+        between_splits: The number of records of the second split that also occur in the first
+            split, by (split of the original, split of the repeat). Both directions are counted.
         example_pairs: A few repeats for each (split of the original, split of the repeat), as
             (number of the original, number of the repeat). They are the repeats with the lowest
             numbers. For repeats within split 0, the key is (0, 0).

@@ -178,7 +178,7 @@ def find_finished_tasks(
 ) -> list[FinishedTask | None]:
     """Loads the results that workers of a killed read have saved.
 
-    If the killed read had already moved a file of a result to its final name, the file gets its old
+    The killed read may have moved a file of a result to its final name. The file then gets its old
     name in the run folder again. All other files of the run are removed. The function does not
     check that the files of a result still exist.
 

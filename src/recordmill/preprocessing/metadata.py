@@ -1,8 +1,8 @@
 """Metadata of a saved transform, and the schema of transformed records.
 
 The manifest contains where a transform comes from, its inputs and outputs, the results of its
-analyzers, and a digest of all these. The digest does not cover the files of the SavedModel, because
-these contain temporary paths and random numbers and differ between two fits with equal results.
+analyzers, and a digest of all these. The digest does not cover the files of the SavedModel. These
+contain temporary paths and random numbers, so they differ between two fits with equal results.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ SparseTensor with at most one value per row. A list is a RaggedTensor, and a mis
 Integers are int64, except that tensors of uint8 stay uint8. Text and bytes are strings.
 
 During the analysis, tf.Transform makes the tensors with an adapter that takes only lists, so the
-analysis uses `to_list_columns`. The saved graph gets the tensors of this module. They are padded to
-a multiple of 16 rows and 16 values, because the last bits of log and exp depend on the position of
-a value in its batch.
+analysis uses `to_list_columns`. The saved graph gets the tensors of this module. These tensors are
+padded to a multiple of 16 rows and 16 values. Otherwise, the last bits of log and exp would depend
+on the position of a value in its batch.
 """
 
 from __future__ import annotations

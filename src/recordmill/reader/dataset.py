@@ -66,8 +66,8 @@ def open(
 
     Opening reads no records. Files without a manifest have no stored schema, so their schema is
     inferred from all records when it is first needed. `to_numpy`, `to_table` and `to_parquet` infer
-    it while they decode. If a `schema.pbtxt` or a `features.json` of TensorFlow Datasets is next to
-    the files, its dtypes, shapes and class names are used if the records agree with them.
+    it while they decode. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets next to the
+    files adds dtypes, shapes and class names, as far as the records agree with them.
 
     Args:
         inputs: The output folder of a build, or one or several files, folders or globs. An output
@@ -132,8 +132,8 @@ class Dataset(Trainable[Records]):
 
     With `where` or `filter` the data set has only the matching records. Reading in order filters
     the records on the way. `len`, access by number, slices and `to_numpy()` need the numbers of the
-    matching records. The first of these calls finds them in one pass over the features of the
-    condition and keeps them, with 4 bytes per matching record.
+    matching records. The first of these calls finds the numbers in one pass over the features of
+    the condition. It keeps them in memory, with 4 bytes per matching record.
 
     Attributes:
         records: The records, for reading. Views derive other records from them.
@@ -605,8 +605,8 @@ class Dataset(Trainable[Records]):
         Args:
             feature: The feature. If None, the result contains the keywords of each numeric feature,
                 by name, except the label and classes.
-            by: "quantiles" changes the quantiles at 1 % and at 99 % of each element to -1 and 1,
-                which robot policies use because outliers have no influence. It is for vectors only.
+            by: "quantiles" changes the quantiles at 1 % and at 99 % of each element to -1 and 1.
+                Robot policies use this, because outliers have no influence. It is for vectors only.
 
         Raises:
             UsageError: The feature is unknown, has no numbers, or its numbers are too large. Or

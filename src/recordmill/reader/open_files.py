@@ -129,8 +129,8 @@ class OpenFiles:
     def files(self) -> RecordFiles:
         """The open files, for reading.
 
-        Each access applies the settings of the data set for reads from stores to this process,
-        which may be a worker that has unpickled this object.
+        Each access applies the data set's settings for stores to this process. The process may be a
+        worker that has unpickled this object.
         """
         self.catalog.apply_store_settings()
         return self.record_files

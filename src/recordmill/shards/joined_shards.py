@@ -2,7 +2,7 @@
 
 Finding and copying records costs about 0.1 ms for each shard, if it is done shard by shard. A batch
 of a shuffled data set may have records of 1,000 shards. Here, all shards and their indexes are
-mapped into one array, so one call finds all records of a batch, and another one copies them.
+mapped into one array. So one call finds all records of a batch, and another one copies them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rejects of builds and reads: files, counts and their limit.
 
-The limit is checked at the end of a run. If it is known in advance how many rejects it allows, it
-is also checked during the run, so that a run that must fail ends early.
+The limit is checked at the end of a run. If the number of allowed rejects is known in advance, it
+is also checked during the run. So a run that must fail ends early.
 """
 
 from __future__ import annotations

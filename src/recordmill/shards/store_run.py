@@ -348,8 +348,8 @@ def list_data_objects(out: str, data: str) -> list[str]:
 def clean(out: str | os.PathLike[str], **options: Unpack[CleanKeywords]) -> Mapping[str, list[str]]:
     """Lists what dead runs have left in an output folder, and optionally removes it.
 
-    A run of this machine on a disk is dead if no process holds its lock. A run of another host or
-    of an engine, and any run in a store, is dead if it has not renewed its lease for 15 minutes.
+    A run of this machine on a disk is dead if no process holds its lock. Any other run is dead if
+    it has not renewed its lease for 15 minutes: a run of another host, of an engine, or in a store.
     The list includes stopped reads that could be resumed.
 
     Args:

@@ -75,7 +75,7 @@ class ElementStatistics:
         q50: Quantile at 50 %, which is the median.
         q99: Quantile at 99 %.
         sampled: Number of arrays that determine the quantiles. If there are more arrays, they are a
-            random sample, and the share of numbers below a quantile at p has the standard error
+            random sample. The share of numbers below a quantile at p then has the standard error
             sqrt(p * (1 - p) / sampled).
     """
 

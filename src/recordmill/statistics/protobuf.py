@@ -284,7 +284,7 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
 
     If the sketch contains all different texts, the result lists all of them with exact counts.
     Otherwise, the counts of texts outside the sketch are estimated from a sample of the
-    occurrences, and rare texts are left out, because chance would determine their order.
+    occurrences. Rare texts are then left out, because chance would determine their order.
     """
     assert feature.values is not None
     assert feature.sizes is not None

@@ -169,8 +169,8 @@ class PackingLayout:
             keep_last_step: If True, the last, incomplete step is returned, too, if it has records.
 
         Returns:
-            The row of each record in a returned step, counted over all steps, and the number of
-            records up to the end of each step.
+            (row_indices, step_ends). `row_indices` is the row of each record in a returned step,
+            counted over all steps. `step_ends` is the number of records up to the end of each step.
         """
         lengths = np.stack([list_lengths(batch.column(index)) for index in self.column_indices])
         # An empty list counts as one item. Otherwise a step of empty lists would never be full.

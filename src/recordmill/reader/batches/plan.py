@@ -105,8 +105,8 @@ class StepPlan:
             out.
         skipped_steps: Number of steps to skip at the start of `schedule`.
         step_stride: Returns only the first step and every `step_stride`-th step after it, counted
-            across epochs. This is the share of one of `step_stride` workers that take turns. If
-            steps are gathered, each worker reads the records of all of them.
+            across epochs. This is the share of one of `step_stride` workers that take turns. If a
+            feature is bucketed or packed, each worker reads the records of all steps.
     """
 
     schedule: Schedule

@@ -72,8 +72,8 @@ class Images:
         antialias: True resizes with antialiasing, as `tf.image.resize(antialias=True)` does. This
             is slower, and better for images that become much smaller.
         orientation: If True, images are turned upright according to their EXIF data. Otherwise
-            pixels are as stored. A mask without EXIF data of its own turns with the photo of its
-            record, if that is turned, too, and stored in the same size.
+            pixels are as stored. A mask without EXIF data turns with the photo of its record. This
+            requires that the photo is turned, too, and stored in the same size.
         shrink: If True, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is still large
             enough. Large photographs are decoded many times faster. Pixels are averages instead of
             single pixels.

@@ -4,10 +4,11 @@
 a run from a position on. It saves the position as JSON, so that another run can continue there.
 
 A step of all hosts together has `batch_size * num_hosts` consecutive positions, divided into equal
-parts. So every host gets the same number of batches. The positions that remain at the end of an
-epoch become a shorter batch (on one host), are dropped, or are padded with the first records of the
-epoch. A saved position counts the records that all hosts together have consumed. A run can
-therefore continue on another number of hosts, with exactly the records that no host has consumed.
+parts. So every host gets the same number of batches. On one host, the positions that remain at the
+end of an epoch become a shorter batch, unless an option drops them. On several hosts, they are
+dropped. Another option pads them with the first records of the epoch instead. A saved position
+counts the records that all hosts together have consumed. A run can therefore continue on another
+number of hosts, with exactly the records that no host has consumed.
 """
 
 from __future__ import annotations
