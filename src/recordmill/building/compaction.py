@@ -208,6 +208,10 @@ def _sort_shards(
 ) -> tuple[IngestResult, Histogram]:
     """Copies the records of some shards to sorted runs.
 
+    Args:
+        shards: Consecutive shards. Their records fill about one sorted run.
+        progress: Receives the number of records.
+
     Raises:
         DataError: A record is damaged, or the keys differ from the manifest.
     """
@@ -243,6 +247,10 @@ def _add_frames(
     """Adds the frames of a shard to the writer.
 
     A generator: nothing is added unless it is consumed.
+
+    Args:
+        frames: Consecutive frames of the shard.
+        keys: uint64 [frames]. The new key of each record.
 
     Yields:
         The sorted runs that were written to make room.

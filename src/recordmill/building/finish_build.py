@@ -459,6 +459,12 @@ def check_record_counts(
 
     Compares record counts, and checksums over the key and the payload CRC of each record.
 
+    Args:
+        records_read: Number of records in the inputs.
+        rejected: Number of rejects.
+        ingest_results: The result of each unit group.
+        shards: All shards, including empty ones.
+
     Raises:
         RecordCountError: Counts or checksums differ.
     """

@@ -354,7 +354,14 @@ class KeyAssigner:
         return hashes
 
     def _derive_file_keys(self, seed: int, domain: bytes, begin: int, end: int) -> tuple[U64, U64]:
-        """Returns the 128-bit hash keys of files [begin, end), as low and high words."""
+        """Returns the 128-bit hash keys of files [begin, end), as low and high words.
+
+        Args:
+            seed: The seed of the hash.
+            domain: The purpose of the hash. Other purposes get other hash keys from the same seed.
+            begin: Number of the first file.
+            end: Number after the last file.
+        """
         words = np.empty((2, end - begin), np.uint64)
         for begin_batch in range(begin, end, _FILE_BATCH):
             files = self._files[begin_batch : min(begin_batch + _FILE_BATCH, end)]

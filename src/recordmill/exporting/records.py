@@ -343,7 +343,12 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
 
 
 def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
-    """Returns the message for a record that needs too much memory."""
+    """Returns the message for a record that needs too much memory.
+
+    Args:
+        peak_bytes: The memory that the record needs.
+        enough_bytes: A memory limit with which the read would succeed.
+    """
     written = " and write" if plan.options.output_format.buffer_bytes_per_value else ""
     return Message(
         "takes {peak_bytes} MiB to decode{written}, more than {memory} leaves; {enough} is enough",

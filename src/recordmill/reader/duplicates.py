@@ -111,7 +111,13 @@ def _hash_images(
 
 
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
-    """Returns the hash and the small grey version of an image. None if it can't be decoded."""
+    """Returns the hash and the small grey version of an image. None if it can't be decoded.
+
+    Args:
+        data: uint8 [bytes]. The encoded images of all rows.
+        splits: int64 [rows + 1]. First byte of each image, and the number of bytes.
+        row: The row of the image.
+    """
     try:
         grey = similarity.to_grey(
             EncodedImage(data[splits[row] : splits[row + 1]], _GREY_IMAGE).decode()
@@ -126,7 +132,12 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
     counted: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
     def add(originals: Int64s, copies: Int64s) -> None:
-        """Counts copies of images. A copy counts once for each pair of splits."""
+        """Counts copies of images. A copy counts once for each pair of splits.
+
+        Args:
+            originals: int64 [pairs]. Row of the image that is copied.
+            copies: int64 [pairs]. Row of the image that looks like it.
+        """
         for pair in sorted(
             set(zip(splits[originals].tolist(), splits[copies].tolist(), strict=True))
         ):

@@ -224,6 +224,10 @@ def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Byte
 
     If the file does not exist, `make_missing_file_error` makes the error.
 
+    Args:
+        starts: int64 [ranges]. First byte of each range.
+        stops: int64 [ranges]. End of each range.
+
     Returns:
         The buffer, and the position in it where each range begins.
     """

@@ -585,7 +585,12 @@ def inflate_members(
 
 
 def _slice_bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
-    """Returns the offsets of members [first, last), and the end of the last one."""
+    """Returns the offsets of members [first, last), and the end of the last one.
+
+    Args:
+        column: The offset of each member.
+        end: The end of the last member of the shard.
+    """
     return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
 
 

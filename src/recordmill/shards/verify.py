@@ -415,6 +415,10 @@ def _expected_names(
 ) -> dict[tuple[str, ...], set[str]]:
     """Returns the names of the files that belong into each folder of a part.
 
+    Args:
+        transform: True if the part has the files of the transform.
+        statistics: True if the part has the files of the statistics.
+
     Returns:
         Names by folder. A folder is the tuple of its path components below the data folder.
     """

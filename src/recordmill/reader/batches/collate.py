@@ -111,7 +111,11 @@ def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tupl
 
 
 def slice_column(column: Any, begin: int, end: int) -> Any:
-    """Returns rows [begin, end) of a column. Row splits start at 0."""
+    """Returns rows [begin, end) of a column. Row splits start at 0.
+
+    Args:
+        column: An array, `Ragged` or `Strings`.
+    """
     if isinstance(column, np.ndarray):
         return column[begin:end]
     splits: Int64s = column.row_splits[begin : end + 1]
@@ -215,6 +219,10 @@ def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | 
 def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
     """Returns one-hot vectors, float32 [rows, depth]. A missing number becomes zeros.
 
+    Args:
+        column: Integers [rows], masked if a number is missing.
+        collation: The collation, with a depth.
+
     Raises:
         DataError: A number is not a class.
     """
@@ -227,6 +235,10 @@ def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[n
 
 def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
     """Checks the class numbers of a column, and returns the rows that have one.
+
+    Args:
+        column: Integers [rows], masked if a number is missing.
+        collation: The collation, with a depth.
 
     Raises:
         DataError: A class number is not in [0, depth).
@@ -243,7 +255,12 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
 
 
 def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
-    """Raises DataError if the rows of a step differ in length."""
+    """Raises DataError if the rows of a step differ in length.
+
+    Args:
+        lengths: int64 [rows]. Lengths of the lists.
+        edges: int64 [steps + 1]. First row of each step, and the number of rows.
+    """
     for step in _split_steps(lengths, edges):
         if step.min() != step.max():
             raise DataError(
@@ -338,6 +355,10 @@ def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collat
     """Fills missing values, and adds `name/valid` for features that may be missing.
 
     One-hot features are returned unchanged, because they encode missing numbers as zeros.
+
+    Args:
+        columns: Collated columns by name.
+        collations: Collations of the features that have one.
     """
     features = {feature.name: feature for feature in schema}
     filled: Batch = {}
@@ -567,6 +588,9 @@ class Collator:
 
     def split_steps(self, columns: Batch, block: StepBlock) -> list[Batch]:
         """Collates the columns of a block and divides them into steps.
+
+        Args:
+            columns: The columns by name, for all rows of the block.
 
         Returns:
             The columns of each step. Their arrays are writable.

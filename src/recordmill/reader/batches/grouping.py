@@ -105,6 +105,10 @@ class LengthBuckets:
 
         Rows are sorted by bucket and divided into steps. Complete steps are shuffled unless the
         schedule keeps the order. An incomplete step remains the last one.
+
+        Args:
+            bucket: int64 [rows]. Index of the bucket of each row.
+            rows: The rows of the group.
         """
         size, sampler = schedule.epoch_steps.batch_size, schedule.sampler
         order = np.argsort(bucket, kind="stable")

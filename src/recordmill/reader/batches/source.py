@@ -609,6 +609,9 @@ def _generate_batches(
 
     The position is (epoch, position in the epoch) for packed batches. For others it is None,
     because the number of the batch determines it.
+
+    Args:
+        cut: Receives the number of records that packing has cut, by feature.
     """
     nulls = source.options.arrays.nulls == "masked"
 

@@ -103,6 +103,10 @@ def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
 
     >>> sorted(permute_indices(np.arange(10), 10, key=7).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+    Args:
+        indices: Numbers in [0, size).
+        key: 64 bits that determine the permutation, from `derive_random_key`.
     """
     return permute_ranges(indices, np.array([0, size], np.int64), key)
 
@@ -355,9 +359,13 @@ class Proportions:
     def assign_positions(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
         """Assigns positions of the endless sequence to data sets.
 
+        Args:
+            positions: int64 [n]. Positions in the endless sequence.
+            key: 64 bits that determine where each cycle begins.
+
         Returns:
-            For each position, the index of its data set, and the number of records of this data set
-            before the position. Both are int64 [n].
+            For each position, the index of its data set, int32 [n], and the number of records of
+            this data set before the position, int64 [n].
         """
         pattern_ids, pattern_ordinals = self._pattern
         cycles, cycle_positions = np.divmod(positions, self.cycle_records)
@@ -381,6 +389,10 @@ def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
     """Returns where each cycle begins in the pattern, [n].
 
     The offset is the SplitMix64 hash of the number of the cycle, modulo the length of the pattern.
+
+    Args:
+        cycles: int64 [n]. Numbers of cycles.
+        cycle_records: Length of the pattern, which is the number of records in a cycle.
     """
     words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
     return (mix64(words) % np.uint64(cycle_records)).astype(np.int64)

@@ -408,7 +408,13 @@ def join_element(parts: tuple[Any, ...]) -> Any:
 def _block_values(
     block: Tensors, step_columns: list[BlockColumn], defaults: Mapping[str, Any]
 ) -> dict[str, Tensors]:
-    """Returns the values that are sliced step by step, by feature index."""
+    """Returns the values that are sliced step by step, by feature index.
+
+    Args:
+        block: The arrays of a block by key.
+        step_columns: Columns with `is_cut_per_step`.
+        defaults: Values that replace missing ones, by feature.
+    """
     return {
         str(column.index): _fill_or_add_valid(
             column.feature.name,
@@ -422,7 +428,12 @@ def _block_values(
 
 
 def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
-    """Returns the arrays that `_slice_step` needs to find the rows of a step."""
+    """Returns the arrays that `_slice_step` needs to find the rows of a step.
+
+    Args:
+        block: The arrays of a block by key.
+        step_columns: Columns with `is_cut_per_step`.
+    """
     keys = [
         column.key(array_name)
         for column in step_columns
@@ -459,7 +470,12 @@ def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str,
 def _fill_or_add_valid(
     name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]
 ) -> Tensors:
-    """Replaces missing values by the default. Without a default, adds the mask `name/valid`."""
+    """Replaces missing values by the default. Without a default, adds the mask `name/valid`.
+
+    Args:
+        value: The tensor of the feature.
+        valid: Bool tensor, False for missing values. None if no value can be missing.
+    """
     if valid is None:
         return {name: value}
     if name in defaults:
@@ -518,6 +534,10 @@ def pad_ragged_tensor(ragged: Any, length: Any, value: Any, feature: Feature) ->
 
     Longer lists are cut, and shorter ones are filled up with `value`. Lists inside of them are
     filled up to the longest one.
+
+    Args:
+        length: Number of items of each row, a scalar.
+        value: The fill value. None means the zero of the dtype.
     """
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)
@@ -545,7 +565,12 @@ def _decode_values(block: Tensors, column: BlockColumn) -> Any:
 
 
 def _slice_lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
-    """Returns rows [begin, end) of a column of lists."""
+    """Returns rows [begin, end) of a column of lists.
+
+    Args:
+        values: The items of the innermost lists.
+        splits: Row splits of each level, outermost first.
+    """
     step_splits = []
     for offsets in splits:
         part = offsets[begin : end + 1]

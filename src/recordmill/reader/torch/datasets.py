@@ -172,7 +172,14 @@ class WorkerPosition:
     def start_of_iteration(
         cls, plan: StepPlan, iteration: int, worker: int, num_workers: int
     ) -> WorkerPosition:
-        """Returns the position at the start of an iteration."""
+        """Returns the position at the start of an iteration.
+
+        Args:
+            plan: Steps of all workers in the iteration.
+            iteration: Number of the iteration.
+            worker: Index of this worker.
+            num_workers: Number of workers of the loader.
+        """
         worker_plan = plan.select_share(worker, num_workers)
         if plan.packing is not None:
             return cls(
