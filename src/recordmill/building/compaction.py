@@ -212,6 +212,9 @@ def _sort_shards(
         shards: Consecutive shards. Their records fill about one sorted run.
         progress: Receives the number of records.
 
+    Returns:
+        (result, histogram), as from `ingest`. The result counts the shards as one unit group.
+
     Raises:
         DataError: A record is damaged, or the keys differ from the manifest.
     """
@@ -250,7 +253,7 @@ def _add_frames(
 
     Args:
         frames: Consecutive frames of the shard.
-        keys: uint64 [frames]. The new key of each record.
+        keys: uint64 [frames]. The stored key of each record, without `shard.key_offset`.
 
     Yields:
         The sorted runs that were written to make room.

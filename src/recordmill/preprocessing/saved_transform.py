@@ -267,7 +267,7 @@ def find_misfits(
 
 
 def _flatten_column(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Returns the values of a column without nulls, and the row of each."""
+    """Returns (values without nulls, row of each value) of a column."""
     rows = np.arange(len(column))
     if pa.types.is_fixed_size_list(column.type):
         rows, column = np.repeat(rows, column.type.list_size), column.flatten()

@@ -111,7 +111,7 @@ def _hash_images(
 
 
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
-    """Returns the hash and the small grey version of an image. None if it can't be decoded.
+    """Returns (hash, small grey version) of an image. None if it can't be decoded.
 
     Args:
         data: uint8 [bytes]. The encoded images of all rows.
@@ -355,7 +355,7 @@ class _RecordLocator:
             self.records[file.file.split] += file.records
 
     def locate(self, record: int) -> tuple[str, int]:
-        """Returns the file of a record, and the number of the record in it."""
+        """Returns (file, number of the record in the file)."""
         file, number = self.dataset.files.find(record)
         return file.file.path, number
 

@@ -190,7 +190,7 @@ class MappedIndex:
         """Does nothing, because the index is mapped."""
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
-        """Returns the record that contains the byte at `offset`, like `PartialIndex`."""
+        """Returns (number, begin, end) of the record that contains the byte at `offset`."""
         # Searching a field of a structured array by NumPy would copy it for each call.
         record = max(bisect.bisect_right(self.entries["offset"], offset) - 1, 0)
         return record, self.offset_of(record), self.offset_of(record + 1)

@@ -279,7 +279,11 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
 
 
 def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
-    """Loads the index of a shard and checks its length and the member table."""
+    """Loads the index of a shard and checks its length and the member table.
+
+    Returns:
+        (index, problems). The index is None if it can't be loaded, or for a file without an index.
+    """
     if file.index_path is None or file.info is None:
         return None, []
     problems: list[Problem] = []

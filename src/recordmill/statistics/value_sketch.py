@@ -127,7 +127,7 @@ class ValueSketch:
         self._fill(self._slots[used_slots], self._counts[used_slots], self._positions[used_slots])
 
     def _sorted_table(self) -> tuple[U64, Int64s, npt.NDArray[np.int32]]:
-        """Returns the hashes in ascending order, with their counts and positions."""
+        """Returns (hashes, counts, positions) of all values in the table, by ascending hash."""
         used_slots = np.flatnonzero(self._slots)
         used_slots = used_slots[np.argsort(self._slots[used_slots])]
         return self._slots[used_slots], self._counts[used_slots], self._positions[used_slots]

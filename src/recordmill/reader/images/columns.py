@@ -463,7 +463,7 @@ def _decode_into(
 
 
 def _box_and_shrink(image: EncodedImage, target: Images, key: int, number: int) -> tuple[Box, int]:
-    """Returns the part to keep, and the shrink factor for decoding it."""
+    """Returns (part to keep, shrink factor for decoding it)."""
     box = choose_box(image.height, image.width, target, key, number)
     return box, image.find_shrink_factor(box.height, box.width, target)
 

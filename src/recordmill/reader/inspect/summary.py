@@ -505,7 +505,7 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
 
 
 def _readable_schema(files: OpenFiles) -> tuple[Schema, dict[str, Mapping[str, int]]]:
-    """Returns the features that can be read, and the kinds of the conflicting ones."""
+    """Returns (readable features, record counts by kind for each conflicting feature)."""
     inference = files.inference
     bad = frozenset() if inference is None else find_conflicting_features(inference)
     if inference is None or not bad:

@@ -173,7 +173,7 @@ def _frequent_values(feature: Feature, statistics: FeatureStatistics) -> str:
 def _render_distributions(
     feature: Feature, figures: Sequence[FeatureStatistics]
 ) -> Iterator[tuple[str, str]]:
-    """Yields the histograms of a feature with a note on each, as HTML.
+    """Yields (histogram, note) for each histogram of a feature, as HTML.
 
     There are histograms of the values, of the number of values per record, and of the sizes of
     texts and binary values.

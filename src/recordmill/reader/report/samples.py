@@ -83,7 +83,7 @@ class ImageSample:
     damaged: tuple[tuple[int, str], ...]
 
     def by_class(self, max_images: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """Yields classes with some of their thumbnails, larger classes first.
+        """Yields (class, some of its thumbnails), larger classes first.
 
         Images with notes come first. If there are more classes than `max_images`, the smallest ones
         are left out.
