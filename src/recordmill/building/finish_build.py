@@ -277,7 +277,7 @@ def _add_part(base: Manifest, new: Manifest) -> Manifest:
 
     Args:
         base: The manifest of the data set.
-        new: The manifest of a build of the new records alone.
+        new: The manifest that a build of only the new records would have.
     """
     reasons = Counter(base.rejects.get("reasons", {})) + Counter(new.rejects["reasons"])
     said, images = new.description["said"], new.description["images"]
@@ -388,8 +388,8 @@ def write_statistics(
 ) -> WrittenStatistics | None:
     """Checks the statistics against the user's rules and writes them to the data folder.
 
-    The sketch is written as well, so that an append can merge it with that of its own records. The
-    rules are about the new records, and the files about all records of the data set.
+    The sketch is written as well, so that a later append can merge it with the sketch of its own
+    records. The rules are about the new records, and the files about all records of the data set.
 
     Args:
         plan: The plan of the build.

@@ -230,7 +230,7 @@ def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> 
 def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
     """Returns the conversion of an image feature, with the size of the images.
 
-    If the user has not requested a size and all images have the same one, the conversion has this
+    If the user has not requested a size, but all images have the same size, the conversion has this
     size. To find it, images are read until two sizes differ.
 
     Raises:

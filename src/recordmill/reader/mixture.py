@@ -146,7 +146,7 @@ class MixedRecords:
 
     @property
     def parts(self) -> tuple[MixedRecords]:
-        """This object alone, because it is not a zip."""
+        """Only this object, because only a zip has several parts."""
         return (self,)
 
     @property
@@ -172,7 +172,7 @@ class MixedRecords:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the mixture: its data sets, proportions and length."""
+        """Identity of the mixture: a hash of its data sets, proportions and length."""
         prints = [dataset.fingerprint for dataset in self.datasets]
         words = [*prints, self.proportions.counts, len(self)]
         return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()

@@ -216,7 +216,7 @@ class Records:
 
     @property
     def parts(self) -> tuple[Records]:
-        """This object alone, because it is not a zip."""
+        """Only this object, because only a zip has several parts."""
         return (self,)
 
     @property

@@ -215,7 +215,7 @@ class ZippedRecords:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the data sets together."""
+        """Identity of the combined data sets: a hash of their fingerprints."""
         words = "\n".join(part.fingerprint for part in self.parts)
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 

@@ -118,8 +118,8 @@ def list_run_folders(out: Path) -> list[Path]:
 def is_awaiting_publication(run: Path) -> bool:
     """Returns whether a read was stopped just before its last step.
 
-    Its run folder then contains the complete result, and the output folder has no result. The next
-    read moves the result there.
+    The run folder of such a read contains the complete result, and the output folder has no result.
+    The next read moves the result there.
     """
     return exists(run / "data" / READ_SUMMARY_NAME) and not exists(run.parent / READ_SUMMARY_NAME)
 

@@ -171,7 +171,7 @@ def parse_shard_name(shard: ShardInfo) -> ShardName:
     """Parses the name of a shard in a manifest.
 
     Raises:
-        DataError: The name is not that of a shard.
+        DataError: The name does not have the form of a shard name.
     """
     name = ShardName.parse(shard.name)
     if name is None:
@@ -216,7 +216,8 @@ class Manifest:
         rejects: Number of rejects, their reasons, and the files that list them.
         fingerprint: SHA-256 over everything that two identical builds have in common.
         statistics: Notes, a summary, and name, size and digest of two files: the statistics file,
-            and the sketch file. An append uses the latter to compute the statistics of all records.
+            and the sketch file. An append uses the sketch file to compute the statistics of all
+            records.
         run: Facts about the run that do not change the data, such as times, versions and threads.
             "action" is the action that created the generation, see ACTIONS. "keep_generations" is
             the number of generations that a commit keeps.
@@ -252,7 +253,8 @@ class Manifest:
     def statistics_folder(self) -> str:
         """Name of the data folder with the statistics of all parts.
 
-        Each append merges them into its own folder, so they are in that of the last part.
+        Each append merges the statistics into its own folder, so the folder of the last part has
+        all of them.
         """
         return self.parts[-1].folder
 

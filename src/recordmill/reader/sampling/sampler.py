@@ -112,7 +112,7 @@ def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
 
 
 def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
-    """Permutes indices within ranges, each range for itself.
+    """Permutes indices within ranges. An index never leaves its range.
 
     Args:
         indices: Numbers in [edges[0], edges[-1]).
