@@ -101,10 +101,10 @@ def test_worker_processes_write_to_a_store(
     assert (
         local.manifest.fingerprint == in_store.manifest.fingerprint == shared.manifest.fingerprint
     )
-    for out in (in_store.out, shared.out):
-        assert not [name for name in find_files(str(out)) if name.startswith("_run-")]
-        assert recordmill.verify(out) == []
-        assert in_store.rejected == 1
+    for result in (in_store, shared):
+        assert not [name for name in find_files(str(result.out)) if name.startswith("_run-")]
+        assert recordmill.verify(result.out) == []
+        assert result.rejected == 1
     with fault_proxy(store.endpoint) as proxy, use_settings(**s3_settings(proxy.url)):
         proxy.delay_sec = 0.01
         recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
