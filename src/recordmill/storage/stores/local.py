@@ -135,8 +135,11 @@ class LocalStorage(FileStorage):
     def read_spans(
         self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
     ) -> None:
-        with os.fdopen(open_regular(path), "rb") as file:
-            num_read = native.read_spans(file.fileno(), starts, sizes, targets, out)
+        descriptor = open_regular(path)
+        try:
+            num_read = native.read_spans(descriptor, starts, sizes, targets, out)
+        finally:
+            os.close(descriptor)
         if num_read < len(starts):
             # Repeating the read in Python raises the error with its reason.
             remaining = slice(num_read, None)
