@@ -239,3 +239,33 @@ def test_nat_in_rows_is_null(tmp_path: Path, unit: str) -> None:
         rows, rejects = read_all(plan({"a": column}, spool))
         assert [row["a"] is None for row in values(rows)] == [False, True, True][: len(column)]
         assert not rejects
+
+
+def test_generator_may_use_its_containers_again() -> None:
+    def yield_rows() -> Iterator[dict[str, Any]]:
+        row: dict[str, Any] = {"nested": [np.zeros(2)], "data": bytearray(1)}
+        array, numbers, buffer = np.zeros(2), [0], np.zeros((4, 2))
+        for number in range(4):
+            array[:], numbers[0], buffer[0] = number, number, number
+            row["nested"][0][:], row["data"][0] = number, number
+            row |= {"id": number, "array": array, "list": numbers, "view": buffer[0]}
+            yield row
+
+    (batch,) = python_rows.rows_to_batches(yield_rows())
+    assert batch.to_pylist() == [
+        {
+            "nested": [[number, number]],
+            "data": bytes([number]),
+            "id": number,
+            "array": [number, number],
+            "list": [number],
+            "view": [number, number],
+        }
+        for number in range(4)
+    ]
+
+
+def test_rows_with_other_keys_have_nulls() -> None:
+    rows = [{"a": 1}, {"b": "x", "a": 2}, {"b": "y"}, {}, {"c": [1.5]}]
+    (batch,) = python_rows.rows_to_batches(rows)
+    assert batch.to_pylist() == [{name: row.get(name) for name in "abc"} for row in rows]

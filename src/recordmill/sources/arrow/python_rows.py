@@ -43,7 +43,7 @@ def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
     """Converts dicts to batches of at most 16,384 rows and about BATCH_BYTES.
 
     The columns of a batch are in the order in which its rows first use them. A key that a row lacks
-    is null there.
+    is null there. Arrays and lists are copied, so a generator may use them again for its next row.
 
     Args:
         rows: Dicts of column names to values.
@@ -53,31 +53,53 @@ def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
             message names the row, the column and the type.
         Exception: Any error that iterating over `rows` raises.
     """
-    first_row, batch, size = 0, [], 0
+    first_row, num_rows, size = 0, 0, 0
+    columns: dict[str, list[Any]] = {}
     for row in rows:
         # the check of the exact type is first, because a check against an abstract class is slow
         if type(row) is not dict and not isinstance(row, Mapping):
             raise DataError(
                 f"is of type {type(row).__name__}, not a dict of column names to values",
                 source="memory",
-                place=f"row {first_row + len(batch)}",
+                place=f"row {first_row + num_rows}",
             )
-        batch.append(row)
-        for value in row.values():
+        for name, value in row.items():
             kind = type(value)
             if kind in _NUMBERS:
                 size += 8
             elif kind in _TEXTS:
                 size += len(value)
             elif kind is np.ndarray:
+                value = value.copy()
                 size += value.nbytes
             else:
+                value = _copy_value(value)
                 size += _estimated_bytes(value)
-        if len(batch) >= _MAX_BATCH_ROWS or size >= BATCH_BYTES:
-            yield _rows_to_batch(batch, first_row)
-            first_row, batch, size = first_row + len(batch), [], 0
-    if batch:
-        yield _rows_to_batch(batch, first_row)
+            if name in columns:
+                columns[name].append(value)
+            else:
+                columns[name] = [None] * num_rows + [value]
+        num_rows += 1
+        if len(row) < len(columns):
+            for values in columns.values():
+                if len(values) < num_rows:
+                    values.append(None)
+        if num_rows >= _MAX_BATCH_ROWS or size >= BATCH_BYTES:
+            yield _columns_to_batch(columns, first_row, num_rows)
+            first_row, num_rows, size, columns = first_row + num_rows, 0, 0, {}
+    if num_rows:
+        yield _columns_to_batch(columns, first_row, num_rows)
+
+
+def _copy_value(value: Any) -> Any:
+    """Copies the containers of a value, at any depth. Other values are returned as they are."""
+    if isinstance(value, _LISTS):
+        if not value or type(value[0]) in _NUMBERS or type(value[0]) in _TEXTS:
+            return value[:]
+        return [*map(_copy_value, value)]
+    if isinstance(value, Mapping):
+        return {key: _copy_value(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray | bytearray) else value
 
 
 def _estimated_bytes(value: object) -> int:
@@ -95,20 +117,21 @@ def _estimated_bytes(value: object) -> int:
     return 8
 
 
-def _rows_to_batch(rows: Sequence[Mapping[str, Any]], first_row: int) -> pa.RecordBatch:
-    names = list(dict.fromkeys(chain.from_iterable(rows)))
-    fields, columns = [], []
-    for name in names:
+def _columns_to_batch(
+    columns: Mapping[str, Sequence[Any]], first_row: int, num_rows: int
+) -> pa.RecordBatch:
+    fields, arrays = [], []
+    for name in columns:
         if not isinstance(name, str):
             raise DataError(f"column names are text, but one is {name!r}", source="memory")
-    check_column_names(names, "memory")
-    for name in names:
-        field, column = objects_to_column(name, [row.get(name) for row in rows], first_row)
+    check_column_names([*columns], "memory")
+    for name, values in columns.items():
+        field, array = objects_to_column(name, values, first_row)
         fields.append(field)
-        columns.append(column)
-    if not columns:  # only a struct keeps the number of rows without columns
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        arrays.append(array)
+    if not arrays:  # only a struct keeps the number of rows without columns
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def objects_to_column(
