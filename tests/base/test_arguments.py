@@ -31,7 +31,7 @@ def build(
     return f"{os.fspath(source)} {rows} {share + 1} {'-'.join(names)} {sum(size)} {is_open}"
 
 
-def test_right_arguments_are_passed_on() -> None:
+def test_arguments_of_valid_types_are_passed_on() -> None:
     assert build("a", np.int64(3), names=("x", "y")) == "a 3 1.5 x-y 2 False"  # type: ignore[arg-type]
     assert build.__name__ == "build"
 
@@ -78,7 +78,7 @@ def test_constructor_and_methods_of_a_class_explain_their_arguments() -> None:
         Options(1).check(limits=3)  # type: ignore[call-arg]
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_errors_of_the_called_function_pass_unchanged() -> None:
     with pytest.raises(UsageError, match=r"^too many rows$"):
         Options(9).check(3)
     with pytest.raises(ValueError, match=r"^a bug$"):

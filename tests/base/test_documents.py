@@ -102,7 +102,7 @@ def test_value_of_its_type_is_converted(kind: Any, value: object, result: object
         (Annotated[int, Parse(int)], "x", "f: invalid literal for int() with base 10: 'x'"),
     ],
 )
-def test_other_value_is_an_error_with_its_field(kind: Any, value: object, message: str) -> None:
+def test_invalid_value_is_an_error_with_its_field(kind: Any, value: object, message: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         convert(kind, value, "f")
     assert str(caught.value) == message

@@ -48,7 +48,9 @@ def test_supported_images_are_detected_from_16_bytes() -> None:
         (b"P6 of the report\n", None),
     ],
 )
-def test_other_images_are_named_and_text_is_not_one(head: bytes, name: str | None) -> None:
+def test_unsupported_images_are_named_and_text_is_not_an_image(
+    head: bytes, name: str | None
+) -> None:
     assert sniff_unsupported_image(head) == name
     assert sniff_image(head) is None
 

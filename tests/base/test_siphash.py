@@ -57,7 +57,7 @@ def test_siphash_returns_the_reference_vectors() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
+def test_hash_of_a_position_is_that_of_its_eight_bytes(positions: list[int]) -> None:
     key0, key1 = derive_key(7, b"test", b"a")
     by_position = np.empty(len(positions), np.uint64)
     array = np.array(positions, np.int64)

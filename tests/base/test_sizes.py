@@ -41,7 +41,7 @@ def test_size_is_parsed_with_decimal_and_binary_units(text: str | int, size: int
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1iB", "1e3", "1 MiB 2", "1XB", "1,5MiB"])
-def test_other_text_is_not_a_size(text: str) -> None:
+def test_text_that_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"memory=.*give a size such as 128MiB, 2GiB or 500kB"):
         parse_size(text, "memory")
 
@@ -71,7 +71,7 @@ def test_size_of_an_image_is_height_and_width(size: Any) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "224", "224x", "2x3x4", (1,), (1, 2, 3), (1.5, 2), None, 7])
-def test_other_value_is_not_the_size_of_an_image(size: Any) -> None:
+def test_value_that_is_not_an_image_size_is_refused(size: Any) -> None:
     with pytest.raises(UsageError, match="write HEIGHTxWIDTH in pixels"):
         parse_image_size(size)
 

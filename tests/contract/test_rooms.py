@@ -74,7 +74,7 @@ def test_room_that_builds_does_not_import_the_reader(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_room_imports_only_what_the_table_allows(room: str) -> None:
+def test_room_imports_only_rooms_that_the_table_allows(room: str) -> None:
     allowed = {room, *ROOMS[room].split()}
     problems, used = [], set()
     for path in modules(room):

@@ -291,7 +291,7 @@ CHANGED_OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_fingerprint_of_a_read_depends_on_what_changes_its_files(
+def test_fingerprint_of_a_read_depends_on_options_that_change_its_files(
     inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fingerprint(**options: Any) -> str:

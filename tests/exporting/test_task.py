@@ -43,7 +43,7 @@ def test_record_that_is_lost_or_doubled_is_an_error(num_written: int) -> None:
         total.check(make_plan(10), RejectBudget(1))
 
 
-def test_other_number_than_planned_is_an_error() -> None:
+def test_record_count_that_differs_from_the_plan_is_an_error() -> None:
     total = counts(OutputCounts("train", "a", 10, 7, REJECTED, 2))
     with pytest.raises(RecordmillError, match="10 records were read of 11 planned"):
         total.check(make_plan(11), RejectBudget(1))

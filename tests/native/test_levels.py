@@ -133,7 +133,7 @@ def test_arguments_of_inconsistent_lengths_are_refused(
             functions[name](*arguments)
 
 
-def test_new_table_of_names_does_not_depend_on_what_was_in_its_memory() -> None:
+def test_new_table_of_names_does_not_depend_on_the_old_content_of_its_memory() -> None:
     names = [np.frombuffer(name, np.uint8) for name in (b"a", b"b", b"name")]
     size = native.make_names(None, 5, 16, names, _words(1, 1, 1))
     tables = [np.full(size, word, np.int64) for word in (0, 1, -1, MAX_RECORD_BYTES)]

@@ -37,7 +37,7 @@ def test_value_is_formatted_as_a_flag_or_none(name: str, value: object, flag: st
     assert format_flag(BUILD[name], value) == flag
 
 
-def test_every_option_of_every_command_has_a_flag_of_its_own() -> None:
+def test_every_option_of_every_command_has_its_own_flag() -> None:
     for command in COMMANDS:
         for declared in CALLS[command].flags:
             assert format_flag(declared) == declared.main_flag

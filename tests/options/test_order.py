@@ -25,7 +25,7 @@ def test_splits_of_any_form_are_parsed(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", ["train", "=0.5", "train=a", {"a": None}, [("a", 1, 2)], [5], 5, {3: 1}]
 )
-def test_other_splits_are_refused_with_an_example(value: Any) -> None:
+def test_invalid_splits_are_refused_with_an_example(value: Any) -> None:
     with pytest.raises(UsageError, match=r"NAME=FRACTION, as in train=0\.9,validation=0\.1"):
         parse_splits(value, "splits")
 
@@ -46,7 +46,7 @@ def test_boundaries_of_any_form_are_parsed(value: Any, result: object) -> None:
 @pytest.mark.parametrize(
     "value", ["a", "=1", "a=", "a=1,", "a=1,2,3", {"a": 1, "b": 2}, {}, {"a": []}, 5]
 )
-def test_other_boundaries_are_refused_with_an_example(value: Any) -> None:
+def test_invalid_boundaries_are_refused_with_an_example(value: Any) -> None:
     with pytest.raises(UsageError, match="write COLUMN=VALUE or COLUMN=VALUE,VALUE"):
         parse_split_at(value, "split_at")
 

@@ -39,7 +39,7 @@ def test_column_that_an_option_names_must_exist_and_have_single_values(
         plan_table(tmp_path, **{name: column}, **splits)
 
 
-def test_column_of_the_splits_is_no_feature(tmp_path: Path) -> None:
+def test_column_of_the_splits_is_not_a_feature(tmp_path: Path) -> None:
     plan = plan_table(tmp_path, split_column="set")
     assert plan.schema.names == ("id", "tags")
     assert plan.source is not None

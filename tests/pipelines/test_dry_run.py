@@ -45,7 +45,7 @@ def tfrecord(folder: Path) -> None:
 
 @pytest.mark.parametrize("make", [csv, jsonl, text, images, parquet, tfrecord])
 @pytest.mark.parametrize("options", [{}, {"split_from": "none", "splits": "a=0.5,b=0.5"}], ids=str)
-def test_dry_run_shows_what_the_build_makes(
+def test_dry_run_shows_the_result_of_the_build(
     make: Callable[[Path], None], options: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -105,7 +105,7 @@ def test_dry_run_command_prints_text_or_json(
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_dry_run_refuses_what_the_build_refuses(tmp_path: Path) -> None:
+def test_dry_run_refuses_the_same_mistakes_as_a_build(tmp_path: Path) -> None:
     csv(tmp_path)
     (tmp_path / "b.csv").write_text("x,y\n1,2,3\n")
     with pytest.raises(RecordmillError, match="no such column"):

@@ -117,7 +117,7 @@ def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
 
 
 @pytest.mark.sweep
-def test_memory_holds_for_a_row_group_larger_than_the_memory(tmp_path: Path) -> None:
+def test_memory_limit_holds_for_a_row_group_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
     pq.write_table(
         pa.table({f"x{number}": row for number, row in enumerate(numbers)}), tmp_path / "a.parquet"
@@ -130,7 +130,7 @@ def test_memory_holds_for_a_row_group_larger_than_the_memory(tmp_path: Path) -> 
     assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
-def test_memory_holds_for_json_lines_of_many_values(tmp_path: Path) -> None:
+def test_memory_limit_holds_for_json_lines_of_many_values(tmp_path: Path) -> None:
     rows = [json.dumps({"list": [1] * 2_000_000}), json.dumps({"text": "x" * (9 << 20)})]
     (tmp_path / "a.jsonl").write_text("\n".join(rows * 3))
     (tmp_path / "small.jsonl").write_text('{"list": [1], "text": "a"}\n' * 5)
@@ -138,7 +138,7 @@ def test_memory_holds_for_json_lines_of_many_values(tmp_path: Path) -> None:
     assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
-def test_memory_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
+def test_memory_limit_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
     from PIL import Image
 
     for folder, size in (("in.png", (6000, 6000)), ("small.png", (9, 9))):
@@ -149,7 +149,7 @@ def test_memory_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
     assert (code, peak_bytes < SLACK * MEMORY) == (0, True), peak_bytes
 
 
-def test_memory_holds_for_photographs_that_statistics_decode(tmp_path: Path) -> None:
+def test_memory_limit_holds_for_photographs_that_statistics_decode(tmp_path: Path) -> None:
     from PIL import Image
 
     for folder, sizes in (
@@ -179,7 +179,7 @@ def read(tmp_path: Path, name: str, small: str, *options: object) -> tuple[int, 
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
-def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: str) -> None:
+def test_memory_limit_holds_for_records_that_expand_many_times(tmp_path: Path, kind: str) -> None:
     large = example(12_000_000, 1) if kind == "numbers" else example(1, 8_000_000)
     write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
     write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
@@ -246,7 +246,7 @@ def test_large_record_is_held_in_memory_once(
     assert (usage.code, usage.bytes < READ_MEMORY) == (0, True), usage.bytes
 
 
-def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None:
+def test_memory_limit_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None:
     entry = field(1, field(1, b"a") + field(2, field(3, field(1, b"\1"))))
     write_tfrecord(
         tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2)
@@ -260,7 +260,7 @@ def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None
         assert len(recordmill.open(tmp_path / "out")) == 2
 
 
-def test_compaction_keeps_to_its_memory(tmp_path: Path) -> None:
+def test_compaction_stays_within_its_memory(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     outs = {}
     for name, rows in (("small", 10), ("large", 60_000)):

@@ -29,7 +29,7 @@ LONG = ("checks", "transform")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.sweep if page in LONG else ()) for page in PAGES]
 )
-def test_code_blocks_of_a_page_print_what_it_shows(
+def test_code_blocks_of_a_page_print_the_shown_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     packages, blocks = PAGES[page]
@@ -62,7 +62,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_code_blocks_of_the_building_pages_print_what_they_show(
+def test_code_blocks_of_the_building_pages_print_the_shown_output(
     samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("tensorflow", "duckdb"):

@@ -141,7 +141,7 @@ ODD: list[str | None] = [
 ]
 
 
-def test_odd_file_names_stay_in_out_and_lose_nothing(tmp_path: Path) -> None:
+def test_files_of_odd_names_are_complete_and_below_out(tmp_path: Path) -> None:
     rows = table(ODD)
     result = read(
         write_image_set(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source"

@@ -184,7 +184,7 @@ def test_number_outside_the_classes_and_nan_without_bucket_are_misfits() -> None
     assert (rows.tolist(), reason) == ([2], "bucketize has no bucket for NaN")
 
 
-def test_unknown_word_of_a_vocabulary_is_no_misfit() -> None:
+def test_unknown_word_of_a_vocabulary_is_not_a_misfit() -> None:
     column = column_of(
         [{"vocabulary": {"top_k": 3, "oov_buckets": 0}}, "one_hot"],
         Feature("x", "string", required=True),

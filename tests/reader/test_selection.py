@@ -40,7 +40,7 @@ def test_mask_and_numbers_select_the_same_records() -> None:
         ([1, -3], UsageError, "a record is named twice"),
     ],
 )
-def test_other_selection_is_refused(records: Any, error: type[Exception], message: str) -> None:
+def test_invalid_selection_is_refused(records: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         filter_numbers(records, 4)
 
@@ -75,7 +75,7 @@ def test_batch_gets_the_names_of_the_schema_without_a_copy() -> None:
         (["idd"], "no feature 'idd' is selected"),
     ],
 )
-def test_name_that_is_no_feature_is_refused_with_a_remedy(names: Any, message: str) -> None:
+def test_name_that_is_not_a_feature_is_refused_with_a_remedy(names: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_features(names, MIXED)
     check_features(["id", "label"], MIXED)

@@ -115,7 +115,7 @@ def test_arrow_type_of_each_shape_nests_lists() -> None:
     assert arrow_type(Feature("x", "string")) == pa.large_string()
 
 
-def test_types_are_kept_without_metadata_but_bfloat16() -> None:
+def test_all_types_except_bfloat16_are_kept_without_metadata() -> None:
     for feature in every_feature():
         field = to_arrow_field(feature).remove_metadata()
         loaded_feature = from_arrow_field(field)

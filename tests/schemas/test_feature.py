@@ -100,7 +100,7 @@ def test_schema_with_two_features_of_one_name_is_refused() -> None:
         Schema((Feature("a", "int64"), Feature("a", "string")))
 
 
-def test_label_that_is_no_feature_is_refused() -> None:
+def test_label_that_is_not_a_feature_is_refused() -> None:
     with pytest.raises(UsageError, match="'b'"):
         Schema((Feature("a", "int64"),), label="b")
 

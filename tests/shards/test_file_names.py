@@ -40,7 +40,7 @@ def test_shard_name_survives_formatting_and_parsing(
         "train-00000-of-00001.tfrecord\n",
     ],
 )
-def test_other_name_is_not_the_name_of_a_shard(name: str) -> None:
+def test_invalid_shard_name_is_not_parsed(name: str) -> None:
     assert ShardName.parse(name) is None
 
 

@@ -46,7 +46,7 @@ def _shard_path(out: Path, ordinal: int) -> Path:
     return out / part.folder / part.splits["train"][ordinal].name
 
 
-def test_joined_shards_have_the_records_of_one_by_one(
+def test_joined_shards_have_the_records_of_separate_shards(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined, separate = recordmill.open(out), _open_one_by_one(out, monkeypatch)

@@ -40,7 +40,7 @@ def test_limit_is_a_number_or_a_share(text: str | int, budget: RejectBudget) -> 
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "x", "%", "1e3", True])
-def test_other_limit_is_refused(text: str) -> None:
+def test_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="give a number of records, as in 100, or a share of them"):
         RejectBudget.parse(text)
 

@@ -292,7 +292,7 @@ def test_half_published_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_unfinished_read_over_another_in_a_store_is_no_input(
+def test_build_ignores_an_unfinished_read_over_another_in_a_store(
     stopper: RunStopper, store: Store, out: str, tmp_path: Path
 ) -> None:
     recordmill.build(ROWS, tmp_path / "set")

@@ -24,7 +24,7 @@ def test_window_above_128_mib_is_refused_by_its_size(tmp_path: Path) -> None:
         list(open_blocks(str(tmp_path / "a.xz")))
 
 
-def test_zstd_with_zeros_after_its_end_is_an_error_as_for_its_own_tool(tmp_path: Path) -> None:
+def test_zeros_after_zstd_data_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="zstd data is damaged, or something follows its end"):
         read_compressed(tmp_path / "f", PACKED["zstd"] + bytes(512))
 

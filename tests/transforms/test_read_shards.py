@@ -17,7 +17,7 @@ from recordmill.shards.manifest import load_manifest
 from recordmill.transforms import ReadShards, WriteShards, read_shards
 
 
-def test_read_shards_reads_what_write_shards_wrote(
+def test_read_shards_reads_the_records_of_write_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_pipeline(tmp_path / "out")

@@ -131,7 +131,7 @@ def install(package: Path, folder: Path) -> Path:
 
 
 @pytest.mark.sweep
-def test_staged_job_of_dataflow_builds_what_one_machine_builds(tmp_path: Path) -> None:
+def test_staged_job_of_dataflow_builds_the_files_of_one_machine(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a package is made by it")
     rows = "a,b\n" + "".join(f"{number},row {number}\n" for number in range(3000))
     (tmp_path / "in.csv").write_text(rows)

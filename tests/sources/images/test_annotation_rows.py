@@ -72,7 +72,7 @@ def test_numbers_and_their_texts_are_numbers(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, "", "x", math.nan, math.inf, "nan", "1e999", [1]])
-def test_other_value_is_not_a_number(value: Any) -> None:
+def test_value_that_is_not_a_finite_number_is_refused(value: Any) -> None:
     with pytest.raises(BadRow, match=r"^width is .*, not a finite number"):
         to_number(value, "width")
 
@@ -109,7 +109,7 @@ def test_class_is_a_text_or_a_number(value: Any, text: str) -> None:
         ("\ud800", "half a UTF-16 character"),
     ],
 )
-def test_other_value_is_not_a_class(value: Any, message: str) -> None:
+def test_value_that_is_not_a_class_name_is_refused(value: Any, message: str) -> None:
     with pytest.raises(BadRow, match=message):
         to_class(value)
     if message.startswith("half"):

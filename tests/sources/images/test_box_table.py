@@ -9,7 +9,7 @@ from kit.files import write_file
 from recordmill.base.errors import RecordmillError
 
 
-def test_shares_slightly_outside_stay_shares_in_a_table(images: Path, tmp_path: Path) -> None:
+def test_edges_slightly_outside_0_to_1_are_shares_and_clipped(images: Path, tmp_path: Path) -> None:
     text = HEADER + "a.png,0.1,0.1,1.001,0.4,x\nb.png,-0.0005,0.1,0.2,0.4,x\n"
     records, rejects, notes = read(images, write_file(tmp_path / "b.csv", text))
     assert not rejects

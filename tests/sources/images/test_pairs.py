@@ -197,7 +197,7 @@ def test_mask_follows_crops_and_flips_of_its_image(image_options: Any, tmp_path:
     np.testing.assert_array_equal(batch["masks"], tf_batch["masks"].numpy())
 
 
-def test_mask_values_are_the_stored_ones(tmp_path: Path) -> None:
+def test_masks_keep_their_stored_values(tmp_path: Path) -> None:
     values = np.arange(12 * 20).reshape(12, 20)
     stored = {
         "palette": (make_palette_image(values % 4), values % 4),

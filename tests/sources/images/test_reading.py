@@ -22,7 +22,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, PlanOptions
 from recordmill.sources.images import source as images
 
 
-def test_chunk_of_images_keeps_to_its_size(tmp_path: Path) -> None:
+def test_chunk_of_images_stays_within_its_size(tmp_path: Path) -> None:
     """Two files of 3 MiB are a chunk, which has at most 8 MiB.
 
     A file of 9 MiB is a chunk of its own.

@@ -137,7 +137,7 @@ def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_p
 
 
 @pytest.mark.parametrize("is_flat", [False, True], ids=["folders", "darknet"])
-def test_the_root_of_a_yolo_data_set_is_named_though_most_files_are_text(
+def test_error_names_the_options_for_a_yolo_data_set_with_mostly_text_files(
     is_flat: bool, tmp_path: Path
 ) -> None:
     root = tmp_path / "set"

@@ -80,7 +80,7 @@ def test_build_that_is_killed_50_times_parses_only_files_in_work_again(folder: P
         assert process.returncode or not list(out.glob("_run-*"))
 
 
-def test_full_disk_ends_the_build_and_is_no_reject(
+def test_full_disk_ends_the_build_and_is_not_a_reject(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Workers inherit this limit of file sizes, which simulates a full disk.

@@ -37,7 +37,7 @@ def test_uri_is_divided_into_root_and_key(uri: str, root: str, key: str) -> None
 
 
 @pytest.mark.parametrize("path", ["a/b", "s3:/b/x", "s3:///x", "ftp://h/x", "", "/s3://b"])
-def test_other_paths_are_not_addresses(path: str) -> None:
+def test_local_and_invalid_paths_are_not_addresses(path: str) -> None:
     assert Address.parse(path) is None
     assert not is_remote(path)
 
