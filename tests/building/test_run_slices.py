@@ -90,7 +90,7 @@ def test_slices_of_a_terabyte_are_found_within_a_part_of_the_memory(
 
     (slices, records), peak_bytes = trace_memory(count_first_shards)
     assert slices == 20 * NUM_RUNS
-    # Slices contain complete buckets, so they have 1.11 times the size of the shards.
+    # Slices contain complete buckets, so they are 1.11 times as large as the shards.
     assert records * RECORD_BYTES == pytest.approx(20 * (128 << 20), rel=0.15)
     assert peak_bytes < DEFAULT_MEMORY_BYTES // 16
 

@@ -22,7 +22,9 @@ from recordmill.building.stratified_splits import (
 
 
 def records(random: np.random.Generator, count: int, classes: int, hashes: int) -> Any:
-    """Returns rows with different places, in random order.
+    """Returns rows with random classes and hashes, in random order.
+
+    No two rows have the same file and position.
 
     Args:
         hashes: Number of different hashes. With a small number, many rows have equal hashes.

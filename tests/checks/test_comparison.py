@@ -183,8 +183,8 @@ TFDV_BUCKETS: Sequence[tuple[Buckets, Buckets, float]] = [
 def test_distance_equals_that_of_tensorflow_data_validation() -> None:
     """The distance equals that of TensorFlow Data Validation, except for NaN.
 
-    If the edges of two histograms differ, as in this test, it ignores NaN. Otherwise it treats NaN
-    as different values.
+    If the edges of two histograms differ, as in this test, TensorFlow Data Validation ignores NaN.
+    Otherwise, it treats NaN as different values.
     """
     old_features, new_features = sketch(5000, 7, 0.0)["train"], sketch(3000, 11, 2.5)["train"]
     for (name, uses_quantiles), value in TFDV.items():

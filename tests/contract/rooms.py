@@ -148,9 +148,10 @@ def parse_module(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """Yields (name, line, whether the import runs with the module) of all imports.
+    """Yields all imports of a module, including the imports in functions.
 
-    Includes imports in functions.
+    Yields:
+        (imported name, line, whether the import runs when the module is imported).
     """
     yield from _imports(parse_module(path), True)
 
@@ -177,7 +178,7 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:
 
 
 def _imported(statement: ast.ImportFrom) -> list[str]:
-    """Returns the imported modules. A room or the package may provide several."""
+    """Returns the module of each imported name. A name may be a module itself."""
     module = statement.module or ""
     names = [f"{module}.{alias.name}" for alias in statement.names]
     return (

@@ -1,4 +1,4 @@
-"""The documentation site lists every public name and page, and loads no other site."""
+"""The documentation site lists every public name and page, and loads nothing from other sites."""
 
 from __future__ import annotations
 

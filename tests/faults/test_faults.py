@@ -1,6 +1,6 @@
 """Stopped builds and reads leave OUT consistent.
 
-They are stopped at some changes of the file system. `.ci/faults` tries all changes.
+These tests stop them at some changes of the file system. `.ci/faults` tries all changes.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Parsers of foreign bytes return a result or raise our own error.
 
-They parse damaged copies of their seeds.
+Each parser reads damaged copies of its valid inputs in SEEDS.
 """
 
 import io

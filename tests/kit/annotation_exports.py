@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-# Class, left, top, right and bottom, in pixels of the exported size. The first pixel begins at 0.
+# Class, left, top, right and bottom edge. The edges are in pixels of the exported size, from 0.
 Box = tuple[str, float, float, float, float]
-# From the stem of a file name to its (width, height) in the export, and its boxes.
+# By stem of the image's file name: the (width, height) of the image in the export, and its boxes.
 Scenes = Mapping[str, tuple[tuple[int, int], Sequence[Box]]]
 CLASSES = ("cat", "dog")
 

@@ -29,7 +29,8 @@ class Proxy:
 
     Attributes:
         requests: The method and path of each request since `begin`.
-        numbers: The numbers of the requests with the fault, from 0. A single one may be an int.
+        numbers: The requests with the fault, counted from 0: a range, or the number of one
+            request. -1 if there is none.
         kill: Kills the client.
         max_concurrent: The largest number of requests in progress at one time.
         delay_sec: The delay of each request.

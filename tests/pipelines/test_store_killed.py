@@ -1,6 +1,6 @@
 """Killed builds and reads leave the old or the new result in a store.
 
-They are killed at any request, and the next run succeeds.
+A run may be killed at any request. The next run succeeds.
 """
 
 import contextlib
@@ -115,7 +115,7 @@ def local_settings(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def choose_kills(requests: list[str], every: bool) -> list[tuple[int, str]]:
-    """Returns the kills to test, as (number of a request, whether before or after it).
+    """Returns the kills to test, as (number of a request, KILL or KILL_AFTER).
 
     Args:
         requests: The requests of an undisturbed run, with their numbers.

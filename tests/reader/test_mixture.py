@@ -1,6 +1,6 @@
 """A mixture has exact proportions, and keeps the order of each data set.
 
-It has one state, and hosts share it.
+One state resumes the mixture, and hosts can share it.
 """
 
 import gzip

@@ -93,7 +93,7 @@ def test_state_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path) -> N
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(90)}, shards=2), columns=["id"])
     options: dict[str, Any] = {"seed": 3, "drop_remainder": True}
     expected, results, state = ids(ds.batches(20, **options, epochs=3)), [], None
-    # A user's own loop goes through epochs in this way.
+    # A user's own loop over epochs passes the state of each epoch to the next one in this way.
     for _ in range(3):
         run = ds.batches(20, **options, state=state)
         results += ids(run)

@@ -124,7 +124,7 @@ def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_pat
 
 
 def test_uncompressed_record_that_begins_like_gzip_is_not_inflated(tmp_path: Path) -> None:
-    # The length 0x88B1F makes the first bytes 1f 8b 08. The CRC of the header proves it a length.
+    # The length 0x88B1F makes the first bytes 1f 8b 08. The CRC proves that they are a length.
     gzip_like = frame_payloads(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
     assert gzip_like.data[:3].tobytes() == b"\x1f\x8b\x08"
     path = write(tmp_path, gzip_like.data.tobytes())

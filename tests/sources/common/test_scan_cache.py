@@ -353,7 +353,7 @@ def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
     last_value: str | None,
     dtypes: dict[str, str],
 ) -> None:
-    """The limit is eight classes here.
+    """A label has at most eight classes in this test.
 
     The last record may have a ninth class, a number, or no new value.
     """
