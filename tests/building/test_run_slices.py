@@ -24,11 +24,7 @@ from recordmill.building.shard_boundaries import (
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, KeyBuckets, SortedRun
 
 # A data set of 1 TB with default options.
-NUM_RUNS, RUN_RECORDS, RECORD_BYTES = (
-    3726,
-    268_384,
-    1_000,
-)
+NUM_RUNS, RUN_RECORDS, RECORD_BYTES = 3726, 268_384, 1_000
 
 
 def trace_memory(work: Callable[[], Any]) -> tuple[Any, int]:

@@ -440,7 +440,7 @@ def _modules_outside_storage() -> Iterator[Path]:
     yield from sorted(PACKAGE.glob("*.py"))
 
 
-def _touches(path: Path) -> Iterator[tuple[int, str]]:
+def _file_accesses(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line, code) of each place that may open, inspect or change a file."""
     tree = parse_module(path)
     own_names = {
@@ -495,5 +495,5 @@ def _file_calls(node: ast.Call, own_names: set[str]) -> Iterator[tuple[int, str]
 )
 def test_module_outside_storage_accesses_no_files(path: Path) -> None:
     name = installed_path(path).as_posix()
-    places = [f"{name}:{line}: {code}" for line, code in _touches(path)]
+    places = [f"{name}:{line}: {code}" for line, code in _file_accesses(path)]
     assert bool(places) == (name in NO_STORAGE), places or f"{name} need not be excepted any more"

@@ -17,10 +17,7 @@ from kit.web_files import serve_requests
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"
 CUT = "answer cut"
 # The client is killed, before the store receives its request or after it has executed it.
-KILL, KILL_AFTER = (
-    "killed before",
-    "killed behind",
-)
+KILL, KILL_AFTER = "killed before", "killed after"
 
 
 @dataclass

@@ -113,7 +113,8 @@ CHILD = """
 import sys
 from recordmill.pipelines.build import build
 from kit.transformed_set import DECLARED
-build(sys.argv[1], sys.argv[2], transform={"age": "log1p"})  # so that functions and tensors have other numbers
+# After this build, TensorFlow numbers functions and tensors differently.
+build(sys.argv[1], sys.argv[2], transform={"age": "log1p"})
 build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides")
 """
 

@@ -1,4 +1,4 @@
-"""The graph of a transform reports its inputs, its passed features and its constants."""
+"""The graph of a transform reports its inputs, its unchanged features and its constants."""
 
 from pathlib import Path
 from typing import Any

@@ -44,7 +44,7 @@ def read(path, way, **options):
 mode, way = sys.argv[4:]
 window = {"window_bytes": "2MiB"} if mode == "window" else {}
 mode = False if mode == "False" else mode
-read(sys.argv[1], "", shuffle=mode, **window)  # kernels, pools
+read(sys.argv[1], "", shuffle=mode, **window)  # loads kernels and allocates pools
 pa.default_memory_pool().release_unused()
 before = own()
 print(read(sys.argv[2], way, shuffle=mode, **window) - before)

@@ -25,10 +25,7 @@ from recordmill.statistics.number_sketch import NumberSketch
 # Bytes in memory of the empty sketch of a feature, of each text in it, and of each number in it.
 SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
 # Bytes of a pickled sketch of a text feature, and of each text in it.
-SKETCH_FILE, SKETCH_TEXT_FILE = (
-    2_000,
-    240,
-)
+SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240
 SCHEMA = Schema(
     (
         Feature("x", "float32"),

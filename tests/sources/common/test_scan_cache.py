@@ -346,7 +346,7 @@ def test_late_values_change_kept_records_like_read_ones(kind: str, examples: int
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("last_value", [None, '"c7"', '"new"', "7", "null"])
 @pytest.mark.parametrize("dtypes", [{}, {"label": "string"}])
-def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
+def test_label_with_too_many_classes_at_the_end_is_read_as_without_a_cache(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
