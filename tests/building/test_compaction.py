@@ -1,4 +1,4 @@
-"""A compacted part has the bytes of a single build. Damaged parts are not compacted."""
+"""A compacted part has the same bytes as a single build. Damaged parts are not compacted."""
 
 import json
 from pathlib import Path

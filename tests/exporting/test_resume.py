@@ -1,4 +1,4 @@
-"""A killed read resumes, and writes the files of an undisturbed read.
+"""A killed read resumes, and writes the same files as an undisturbed read.
 
 Inputs and outputs that changed in between are read again.
 """

@@ -1,4 +1,4 @@
-"""A read into a store writes the files of a local read.
+"""A read into a store writes the same files as a local read.
 
 It leaves one complete result, and nothing of a failed read.
 """

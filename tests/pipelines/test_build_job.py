@@ -1,4 +1,4 @@
-"""Builds give the same files in this process and on engines.
+"""Builds write the same files in this process and on engines.
 
 The workers of these engines are processes that share nothing but OUT.
 """

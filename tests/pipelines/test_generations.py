@@ -1,6 +1,7 @@
 """`log`, `restore` and `compact` work with the generations of a data set.
 
-A restored generation is complete, and a compacted data set has the bytes of a single build.
+A restored generation is complete, and a compacted data set has the same bytes as a single
+build.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`--where` and `--sample` keep the same rows as plain Python.
 
-Threads and Beam give the same files, and the counts add up.
+Threads and Beam write the same files, and the counts add up.
 """
 
 import json

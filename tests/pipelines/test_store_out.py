@@ -1,4 +1,4 @@
-"""Builds into a store give the bytes of local builds.
+"""Builds into a store write the same bytes as local builds.
 
 Generations follow each other, and a failed build leaves nothing.
 """

@@ -1,4 +1,4 @@
-"""Workers write the shards of one machine in any number of attempts.
+"""Workers write the same shards as one machine, after any number of attempts.
 
 Wrong shards are not committed.
 """

@@ -1,4 +1,4 @@
-"""Workers that share only OUT build the bytes of one machine."""
+"""Workers that share only OUT write the same bytes as one machine."""
 
 from pathlib import Path
 from typing import Any

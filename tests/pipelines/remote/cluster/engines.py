@@ -88,7 +88,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
-    """Checks that builds with a transform give the same records in the same order.
+    """Checks that two builds with a transform write the same records in the same order.
 
     One build runs in one process, the other with `flags`.
     """

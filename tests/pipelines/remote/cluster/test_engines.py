@@ -1,4 +1,4 @@
-"""Builds and reads on each engine give the bytes of one process.
+"""Builds and reads on each engine write the same bytes as one process.
 
 An error is reported in one sentence.
 """

@@ -1,4 +1,4 @@
-"""Prism writes the files of one process for all inputs, outputs and a store."""
+"""Prism writes the same files as one process for all inputs, outputs and a store."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""A build on Spark with two hosts has the bytes of one process.
+"""A build on Spark with two hosts writes the same bytes as one process.
 
 This holds after an executor was killed, too.
 """
