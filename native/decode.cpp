@@ -41,7 +41,7 @@ RM_INLINE int64_t read_varints(const uint8_t *begin, const uint8_t *end, const u
   constexpr int64_t LONG_RUN = 16;  // after a varint of more than eight bytes, more of them are likely
   for (int64_t i = 0; i < count;) {
     const uint64_t bits = limit - begin >= 2 * BLOCK ? high_mask(begin) : ~uint64_t{0};
-    // Bit i is set if the bytes from i on go on for 2, 4 or 8 bytes.
+    // Bit i is set if each of the 2, 4 or 8 bytes from i on has its continuation bit.
     const uint64_t pairs = bits & bits >> 1, fours = pairs & pairs >> 2, eights = fours & fours >> 4;
     if (eights != 0) {  // or near the end of readable memory, where all bits are set above
       for (const int64_t stop = min(i + LONG_RUN, count); i < stop; i++) {

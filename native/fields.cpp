@@ -65,7 +65,7 @@ struct Integers {
   uint64_t high;
 
   RM_INLINE Number scan(ByteSpan text) const { return scan_number(text); }
-  // Whole numbers however they are written: 5, 5.0, 5e0. Beyond 19 digits, zeros may follow: 12.00000000000000000000.
+  // Whole numbers in any notation: 5, 5.0, 5e0. Beyond 19 digits, zeros may follow: 12.00000000000000000000.
   RM_INLINE FieldFault convert(Number &number, Value &value) const {
     const bool is_decimal = number.kind == NumberKind::DECIMAL, is_whole = number.kind == NumberKind::WHOLE;
     if (is_decimal || number.is_long) normalize_power(number);

@@ -74,7 +74,7 @@ int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Spa
     return FrameCode::GOOD;
   };
   const int64_t count = walk_frames(data, scan, starts.size, visit);
-  // If the scan is not final, a frame that goes on after the data is not a fault. It is scanned with the next data.
+  // If the scan is not final, a frame that continues after the data is not a fault. It is scanned with the next data.
   if (scan.code == FrameCode::NEEDS_MORE && count < starts.size) scan.code = FrameCode::GOOD;
   return count;
 }
@@ -113,7 +113,7 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids
                       IntSpan targets, Span<uint8_t> out) {
   // Spans are scattered over much memory. The bytes of a later span are prefetched while this one is copied.
   constexpr int64_t AHEAD = 8;  // spans
-  constexpr int64_t PREFETCHED_BYTES = 1024, LINE_BYTES = 64;  // of each span; the processor goes on by itself
+  constexpr int64_t PREFETCHED_BYTES = 1024, LINE_BYTES = 64;  // of each span; the processor prefetches the rest itself
   const int64_t count = starts.size;
   if (sizes.size != count || targets.size != count) return BOUNDS;
   if (block_ids ? block_ids.size != count : blocks.size != 1) return BOUNDS;

@@ -14,7 +14,8 @@
 //   - Enums have the type int64_t. Bits that are combined are constants in a namespace.
 //
 // A function checks all sizes, offsets and indices that it gets before it touches memory. It returns BOUNDS if they do
-// not fit together, and Python raises IndexError. This is always a bug of the caller, whatever a file contains.
+// not fit together, and Python raises IndexError. This is always a bug of the caller, and never caused by the content of a
+// file.
 //
 // In comments, `[n]` is the shape of an array, and `[columns, rows]` is a row-major matrix.
 #pragma once
@@ -445,7 +446,7 @@ struct CsvDialect {
   int64_t max_row_bytes;
   int64_t columns;     // 0 to find rows only, without their fields
   int64_t is_ragged;   // rows with fewer fields are good
-  int64_t is_lenient;  // fields that go on after their closing quote are good
+  int64_t is_lenient;  // fields that continue after their closing quote are good
 };
 
 // The state of a scan, which the caller keeps between calls, and the results of one call.
@@ -465,7 +466,7 @@ struct CsvScan {
 // Why a row is bad, in place of its number of fields.
 enum class CsvRowFault : int64_t {
   TOO_LONG = -1,    // longer than max_row_bytes, or with a quote that is never closed
-  STRAY_QUOTE = -2  // a field goes on after its closing quote
+  STRAY_QUOTE = -2  // a field continues after its closing quote
 };
 
 struct CsvBadRow {
@@ -547,7 +548,7 @@ enum class FieldKind : int64_t {
 // The type of a column.
 struct FieldType {
   FieldKind kind;
-  int64_t low;            // INTEGERS: values are in [low, high], however they are written (5, 5.0, 5e0)
+  int64_t low;            // INTEGERS: values are in [low, high], in any notation (5, 5.0, 5e0)
   uint64_t high;
   double overflow_limit;  // FLOATS: values of this magnitude or more are OUT_OF_RANGE
   // FLOATS: the significant bits of the column's type. Whole numbers that need more are INEXACT. A value that the type would

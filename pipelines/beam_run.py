@@ -142,7 +142,7 @@ def _make_job_name(kind: str, folder: str) -> str:
 
 
 def check_flags(arguments: Sequence[str], runner: str | None) -> None:
-    """Raises UsageError if neither Beam nor a job server knows a flag.
+    """Raises UsageError if neither Beam nor a job server accepts a flag.
 
     Beam itself ignores unknown flags. The job servers of Flink and Spark have further flags, which
     Beam does not know: words with underscores, and `--parallelism`.

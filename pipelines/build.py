@@ -1,8 +1,8 @@
 """`build`: raw inputs to a committed data set of shuffled TFRecord shards.
 
 This process plans the inputs. Its threads, or one Beam job, then read, sort and write the records,
-and commit the data set at the end. The work on records is done in other rooms: `sources` reads
-them, `building` orders and writes them, and `transforms` runs these steps in Beam.
+and commit the data set at the end. Other packages do the work on records: `sources` reads them,
+`building` orders and writes them, and `transforms` runs these steps in Beam.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def _plan_and_run(
             return _Built(identical, plan, unchanged=True)
         plan = run_plan(plan, run, settings, progress, detach=detach)
         if detach:
-            folder.release()  # the job goes on using it
+            folder.release()  # the job still uses it
             return None
         manifest = run.committed_manifest()
         if manifest is None:
@@ -354,7 +354,7 @@ def _plan_and_run(
 def _finish_killed_commit(out: str) -> None:
     """Writes the files next to the manifests, if a killed run left them out.
 
-    A run that commits does this anyway, but one that finds nothing new does not commit.
+    Every commit does this, but a run that finds nothing new does not commit.
     """
     number, manifest = load_newest_manifest(out)
     if check_derived(out, manifest, number):

@@ -1,6 +1,6 @@
-"""PTransforms around functions of other rooms.
+"""PTransforms around functions of other packages.
 
-Only this room and `pipelines` use Beam.
+Only this package and `pipelines` use Beam.
 
 `WriteShards`, `ReadShards` and `BatchDicts` are for users' own pipelines. Importing one of them
 imports apache_beam. `build_stages` contains the stages of `recordmill build`, and `read_shards`

@@ -1,4 +1,4 @@
-"""Classes and functions of Beam that the modules of this room use.
+"""Classes and functions of Beam that the modules of this package use.
 
 Beam's annotations fail under strict checking, so type checkers see its classes as Any. A comment at
 each `expand` names the types of the input and output elements.

@@ -1,4 +1,4 @@
-"""Errors and rejects that all rooms share.
+"""Errors and rejects that all packages share.
 
 `ValueError` and `TypeError` have their usual meaning in Python: a mistake of the caller. Errors in
 the *data* are a `DataError`. A single record that can't be used is a `Reject`: it is not raised but

@@ -180,7 +180,7 @@ def run_stoppable(work: Callable[[], object], progress: Progress) -> None:
 
     # This thread stays free to receive Ctrl-C, which other threads would not. It waits for an event
     # and not for a join. Before CPython 3.13, a join that Ctrl-C interrupts treats the thread as
-    # ended, while it goes on writing.
+    # ended, although it still writes.
     try:
         threading.Thread(target=run, name="recordmill-run", daemon=True).start()
         while not is_ended.wait(0.2):

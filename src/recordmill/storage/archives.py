@@ -57,7 +57,7 @@ _ARCHIVE, TAR_SUFFIX = (
 _TAR_CODECS = (GZIP, BZ2, XZ, ZSTD)
 _HEAD_BYTES = 16  # enough for the magic bytes of these codecs
 _MAX_INFLATED_BYTES = 16 << 20  # 16 MiB: larger deflated members are streamed
-_MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header into memory, whatever its size
+_MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header of any size into memory
 # Each decompressed file takes a descriptor. A process often has 1,024, sometimes 256 or fewer, and
 # needs most of them for other files.
 _MIN_DECOMPRESSED_FILES, _MAX_DECOMPRESSED_FILES = 4, 200
@@ -288,8 +288,8 @@ def _check_single_zip(archive: zipfile.ZipFile, file: ReaderFile, path: str) -> 
 class _HeaderFile(ReaderFile):
     """Tar file that refuses to read a header of more than 1 MiB.
 
-    `tarfile` reads a header into memory, whatever its size. The limit counts from the last `seek`,
-    because newer versions of `tarfile` read a header in several steps.
+    `tarfile` reads a header of any size into memory. The limit counts from the last `seek`, because
+    newer versions of `tarfile` read a header in several steps.
     """
 
     _header_start = 0

@@ -172,7 +172,7 @@ SHARD_SUFFIXES = {
 
 
 def find_codec(name: str) -> Codec:
-    """Returns the codec with a name.
+    """Returns a codec by its name.
 
     Raises:
         ValueError: No codec has this name. The message lists all names.

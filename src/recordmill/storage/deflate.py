@@ -187,8 +187,8 @@ class _HeaderChecker:
             raise zlib.error("a CRC of the header")
         self._flags_offset -= len(data)
         offset = 0
-        # zlib has accepted the header as soon as it returns content, or the member has ended. Small
-        # steps avoid that it inflates much of the member.
+        # zlib has accepted the header as soon as it returns content, or the member has ended. With
+        # small steps, it inflates only little of the member.
         while self._inflater is not None and offset < len(data):
             if self._inflater.decompress(data[offset : offset + 512], 1) or self._inflater.eof:
                 self._inflater = None

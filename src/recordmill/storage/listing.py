@@ -129,7 +129,8 @@ def list_inputs(
 ) -> Listing:
     """Lists the files of the INPUTs.
 
-    * A path that exists is used literally, whatever characters it has. Any other path with `*`,
+    * A path that exists is used literally, even if it contains such characters as `*`. Any other
+    path with `*`,
       `?`, `[a-z]` or `**` is a glob.
     * In folders, hidden, temporary and marker files are ignored. Empty files are ignored unless
       their extension is one of `data_extensions`.
@@ -138,7 +139,7 @@ def list_inputs(
       folder, or to the deepest folder that contains all files if a file is outside of it.
     * A link that leads out of its root is followed only with `follow_links`. A link to a file
       inside the root counts as a file of its own. A link to a folder inside the root is followed
-      only with `follow_links`, because that folder is walked anyway.
+      only with `follow_links`, because the walk reaches that folder without the link.
     * A file that two INPUTs name, directly or by a symbolic link, is an error. Its records would
       appear twice, with two identities.
     * Unfinished results of builds and reads are ignored. It is an error if an INPUT has no other

@@ -1,4 +1,4 @@
-"""Many files of a disk in one range of addresses: `MappedFiles`."""
+"""Mapping of many files of a disk next to each other into one array."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Spool:
         """Lends a lane, which is a new one if all others are in use."""
         with _lock:
             if self._process != os.getpid():
-                # The parent goes on appending to its lanes.
+                # The parent still appends to its lanes.
                 self._process, self._free = os.getpid(), []
             lane = self._free.pop() if self._free else None
         lane = Lane() if lane is None else lane

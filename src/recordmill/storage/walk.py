@@ -257,7 +257,7 @@ def has_wildcard(text: str) -> bool:
 class _Folder:
     path: str  # the real path
     prefix: str  # the prefix of names of its files, relative to the root: "" or with a final `/`
-    # Real paths of the folders that contain the links on the way to this folder.
+    # Real paths of the folders that contain the links that lead to this folder.
     ancestors: tuple[str, ...] = ()
 
 

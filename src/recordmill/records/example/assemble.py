@@ -336,7 +336,8 @@ def _nest_lists(
             level_offsets,
             native.RecordStatus.BAD_ROW_LENGTHS,
         )
-    # Inconsistent lengths would give an invalid array. The batch is discarded anyway.
+    # Inconsistent lengths would result in an invalid array. The batch is discarded in this case, so
+    # an array of nulls is sufficient.
     if column.bad is not None:
         return pa.nulls(column.rows)
     result = values

@@ -179,10 +179,11 @@ _REASONS = {
 class BadRecord:
     """A record that can't be decoded or converted.
 
-    The caller makes a `Fault` or an error of it. Builds and reads give the fault different reasons.
+    The caller converts it to a `Fault` or an error. Builds and reads use different reasons for the
+    fault.
 
     Attributes:
-        row: The number of the record in the call.
+        row: The number of the record among all records of the call.
         feature: The feature that has the fault, or "" if the record is not an Example.
         message: The error, without the name of the feature.
     """

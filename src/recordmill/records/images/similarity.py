@@ -1,6 +1,6 @@
 """Similarity of two images.
 
-Each image has a hash of 256 bits, which differs in few bits for similar images. It is the
+Each image has a hash of 256 bits, which differs in few bits for similar images. The hash is the
 difference hash of N. Krawetz ("Kind of Like That", 2013), with 16 rows of 16 comparisons. The
 hashes of an image and of its copy in another format, quality or size differ in at most
 MAX_HASH_DISTANCE bits. This is also true for some different images, so the correlation of small
@@ -72,8 +72,8 @@ def correlate_rows(
 ) -> _Float64s:
     """Returns Pearson's correlation of row i of both arrays, for each i, [n].
 
-    For two images of a single colour it is 1 if the colours are equal, else 0. For one such image
-    and any other it is 0.
+    The correlation of two images of a single colour is 1 if the colours are equal, else 0. The
+    correlation of one such image with any other image is 0.
 
     Args:
         first_rows: [n, pixels].

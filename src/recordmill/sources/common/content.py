@@ -351,7 +351,7 @@ def _decode_head(head: bytes, *, is_complete: bool) -> str | None:
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_complete)
     except UnicodeDecodeError:
-        # Text in an 8-bit encoding has hardly any control characters besides white space, form
+        # Text in an 8-bit encoding has almost no control characters, except for white space, form
         # feed, SUB and ESC.
         controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
         return None if controls * 100 > len(head) else head.decode("latin-1")

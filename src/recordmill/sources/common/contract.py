@@ -322,7 +322,7 @@ def pack_units(
 ) -> tuple[Unit, ...]:
     """Joins neighbouring units as long as the result stays within both limits.
 
-    The order of the units does not change. A unit that exceeds a limit by itself is kept as it is.
+    The order of the units does not change. A single unit that exceeds a limit is not changed.
 
     Args:
         units: Units in the order of file and position.
@@ -386,7 +386,7 @@ def pack_file_units(
 
     Args:
         sizes: Size of each file in bytes.
-        max_bytes: Maximum size of a unit. A larger file is a unit by itself.
+        max_bytes: Maximum size of a unit. A larger file is a unit of its own.
         max_files: Maximum number of files of a unit.
     """
     units: list[Unit] = []

@@ -198,7 +198,8 @@ class _HeadReader:
         except DataError as error:
             if first_row is None or first_row.guess.verdict != DATA_ROW:
                 raise
-            # The row may be data below the header of another file. Its fields may then be equal.
+            # The row may be data that continues the table of another file. Two of its fields may
+            # then be equal.
             names, generated_names = _number_names(first_row.width), ()
             first_row = replace(first_row, name_error=error)
         descriptions = [dialect_reason, sniff_dialect.describe_thousands(trial)]
@@ -267,7 +268,8 @@ class _HeadReader:
             options.delimiter or sniff_dialect.STRONG_DELIMITERS[0],
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
-        # A header alone shows nothing, so the row after it is read whatever its length.
+        # A header alone is not sufficient to detect the dialect, so the row after it is read even
+        # if it is long.
         while not self._is_complete and (
             (len(trial.widths) < _MIN_SAMPLE_ROWS and len(self._sample) < _MAX_SAMPLE_BYTES)
             or (
@@ -368,8 +370,8 @@ class _HeadReader:
         options = self._options
         if trial.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
             return
-        # A backslash and a quote, in front of neither a delimiter, nor a quote, nor a line end.
-        # Such a quote does not close the field.
+        # A backslash and a quote, not followed by a delimiter, a quote or a line end. Such a quote
+        # does not close the field.
         escaped_quote = rb"(?<!\\)\\%b[^%b\r\n]" % (
             trial.quote.encode(),
             re.escape(trial.delimiter + trial.quote).encode(),

@@ -165,7 +165,7 @@ class DialectTrial:
 
     @cached_property
     def intact_share(self) -> float:
-        """Average over all fields of how intact they look, from -1 to 1."""
+        """Average of `_intactness` over all fields, from -1 to 1."""
         cells = [self._intactness(cell) for row in self.rows for cell in row]
         return sum(cells) / len(cells) if cells else 0.0
 

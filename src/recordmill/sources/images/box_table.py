@@ -190,7 +190,7 @@ class _TableColumns:
         return to_size(values.get(self._size[0]), values.get(self._size[1]))
 
     def check_sizes(self, table: Iterable[Row]) -> None:
-        """Ignores the columns width and height if they belong to the box.
+        """Makes `stated_size` ignore the columns width and height if they belong to the box.
 
         The columns belong to the image if they differ from the size of the box in some row.
         """
@@ -310,7 +310,7 @@ def span_edges(values: Any) -> tuple[float, float, float, float]:
 
 
 def _parse_cell(cell: Any, name: str) -> Any:
-    """Parses JSON in the text of a cell. A value that is not text is returned as it is.
+    """Parses a cell that contains JSON. A value that is not text is returned as it is.
 
     Raises:
         BadRow: The text is not JSON.

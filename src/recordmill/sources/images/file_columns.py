@@ -151,7 +151,7 @@ class _FileColumns:
         inside = (
             table.name if table.path.endswith(f"/{table.name}") else posixpath.basename(table.path)
         )
-        root = table.path.removesuffix(f"/{inside}")  # a linked folder is the root of its tables
+        root = table.path.removesuffix(f"/{inside}")  # behind a link, the table's own folder
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:

@@ -234,7 +234,8 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
             column = _scatter(values, slots, num_slots)
             break
         misfit_entries.append(
-            # A null on the way makes the value null, which is allowed.
+            # A null in place of an object or list on the path makes the value null, which is
+            # allowed.
             entries[(kinds != expected_kind) & (kinds != native.JsonKind.NULL_VALUE)]
         )
         if expected_kind == native.JsonKind.ARRAY:

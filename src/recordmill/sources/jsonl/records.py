@@ -180,7 +180,7 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> Fault:
     )
     # The low four bits are the kind.
     feature, kind, depth = leaf.feature, node_and_kind & 15, leaf.nodes.index(node_and_kind >> 4)
-    if depth + 1 < len(leaf.nodes):  # a container on the way to the value
+    if depth + 1 < len(leaf.nodes):  # an object or list around the value
         expected_form = "a list" if leaf.path[depth + 1] is None else "an object"
         step_name = path_to_feature_name(leaf.path[: depth + 1])
         return Fault(

@@ -131,7 +131,7 @@ class _Worker:
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line.endswith("\n"):
-            # the exit code of a process that has ended by itself stays as it is
+            # a process that has already ended keeps its exit code
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.2)
             self.kill()

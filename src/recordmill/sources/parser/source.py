@@ -1,4 +1,4 @@
-"""Source of the records that the user's function makes of files.
+"""Source of the records that the user's function returns for files.
 
 All files are parsed before the plan, on worker processes of this machine (`parse_locally`) or of an
 engine (`transforms.parse_files`). They write Arrow files. The types of the features are inferred
@@ -53,7 +53,7 @@ PARSER_KIND = "parser"
 
 @dataclass(frozen=True)
 class ParsedSource:
-    """A source of the records that the user's function has made.
+    """A source of the records that the user's function has returned.
 
     Attributes:
         units: Complete files, or ranges of the batches of one.

@@ -184,7 +184,7 @@ def count_lines(
             spans = split_lines(block.data)
             lines += len(spans[0]) + bool(block.skipped_line_bytes)
             num_blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
-            # Carriage returns are only of interest in files with a single line.
+            # Carriage returns only need to be counted in files with a single line.
             carriage_returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             content_bytes += len(block.data)
         return replace(
@@ -210,7 +210,7 @@ def _note_carriage_returns(
 ) -> list[str]:
     """Returns a note for each file that is one line with carriage returns.
 
-    In such a file they may be meant as line ends.
+    In such a file, carriage returns may be intended as line ends.
     """
     explanation = "carriage returns, which do not end lines; convert the file if they should"
     suspicious_ranges = (

@@ -25,8 +25,8 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.labels import format_classes
 from recordmill.sources.values.schema_unifier import is_number_dtype, join_dtypes, join_shapes
 
-# Kinds of input whose types are inferred from text: all whole numbers are int64, whatever their
-# size.
+# Kinds of input whose types are inferred from text: all whole numbers are int64, independent of
+# their size.
 _TEXT_KINDS = ("csv", "jsonl")
 
 

@@ -214,7 +214,7 @@ def _from_text(values: pa.Array, feature: Feature, *, rounds_integers: bool = Fa
 
 def _to_other_type(values: pa.Array, target: pa.DataType) -> CastResult:
     kind = values.type
-    # text goes on to the cast even if the type is right, because that checks the encoding
+    # text is cast even if it has the right type, because the cast checks the encoding
     if kind == target and not is_text_type(kind):
         return CastResult(values)
     if pa.types.is_integer(target) and pa.types.is_floating(kind):
@@ -267,7 +267,7 @@ def _arrow_cast(values: pa.Array, target: pa.DataType) -> CastResult:
         return CastResult(_safe_cast(values, target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         bad = np.zeros(len(values), np.bool_)
-    # without any cast between the types, the search below would try each value for nothing
+    # if Arrow has no cast between the types, the search below would try each value in vain
     if not _can_cast(values.type, target):
         return CastResult(pa.nulls(len(values), target), _to_mask(values.is_valid()))
     _mark_failures(values, np.arange(len(values)), target, bad)

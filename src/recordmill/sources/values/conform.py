@@ -369,8 +369,8 @@ def _mark_rows(bad: Bools, ends: list[Int64s], num_rows: int) -> Bools:
 
     Args:
         bad: Mask of the values at the innermost level of the lists.
-        ends: Index of the value after each list. One array for each level of the lists, the
-            outermost level first.
+        ends: The index of the value after each list: one array for each level of the lists,
+            outermost first.
         num_rows: Number of rows.
     """
     indices = np.flatnonzero(bad)

@@ -356,7 +356,7 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
         values,
     ):
         return values, 0
-    # the native parser leaves a few decimals to Python
+    # the native parser leaves numbers of more than 19 digits to Python
     for row in np.flatnonzero(fields.fault == native.FieldFault.UNDECIDED).tolist():
         values[row], fields.fault[row] = parse_undecided(fields.text(row), bits, overflow_limit)
     return values, int(np.count_nonzero(fields.fault))
