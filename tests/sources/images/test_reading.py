@@ -234,5 +234,5 @@ def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
     (reject,) = drain(plan(tmp_path, common=PlanOptions(memory_bytes=1 << 20), check="decode"))[1]
     assert (
         in_flags(reject.message)
-        == "takes 2 MiB to decode, more than there is; --memory 3MiB is enough"
+        == "takes 2 MiB to decode, more than --memory 1MiB leaves for it; use --memory 3MiB"
     )

@@ -99,6 +99,15 @@ def test_wrong_shape_of_key_points_is_named(
     assert str(error.value) == expected
 
 
+def test_names_that_are_no_list_are_named(images: Path, tmp_path: Path) -> None:
+    names = write_file(tmp_path / "boxes" / "data.yaml", "names: cat\n")
+    write_file(tmp_path / "boxes" / "a.txt", "0 0.5 0.5 0.6 0.4\n")
+    with pytest.raises(RecordmillError) as error:
+        plan(images, tmp_path / "boxes")
+    expected = f"{names}: names: must be a list or a mapping of class numbers, not 'cat'"
+    assert str(error.value) == expected
+
+
 def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     for split in ("train", "val"):
         save_image(tmp_path / "images" / split / "0.jpg")

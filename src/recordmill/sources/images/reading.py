@@ -291,12 +291,16 @@ def _memory_reserver(decode_bytes: int) -> ReserveMemory:
 
     def reserve(takes: int) -> AbstractContextManager[None]:
         if takes > decode_bytes:
-            enough = option("memory", f"{(DECODE_MEMORY_DIVISOR * takes >> 20) + 1}MiB")
+            memory, enough = (
+                option("memory", f"{DECODE_MEMORY_DIVISOR * size + extra >> 20}MiB")
+                for size, extra in ((decode_bytes, 0), (takes, 1 << 20))
+            )
             raise BadImage(
                 TOO_LARGE,
                 Message(
-                    "takes {takes} MiB to decode, more than there is; {enough} is enough",
+                    "takes {takes} MiB to decode, more than {memory} leaves for it; use {enough}",
                     takes=(takes >> 20) + 1,
+                    memory=memory,
                     enough=enough,
                 ),
             )

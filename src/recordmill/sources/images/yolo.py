@@ -199,7 +199,10 @@ def _read_yaml_names(path: str) -> tuple[list[str] | None, str, tuple[int, int] 
             raise UsageError(f"{path}: names: class numbers are less than {MAX_CLASSES:,}")
         names = [names.get(number, number) for number in range(max(numbers, default=-1) + 1)]
     if not isinstance(names, list):
-        raise UsageError(f"{path}: names: a list or a mapping of class numbers is needed")
+        raise UsageError(
+            f"{path}: names: must be a list or a mapping of class numbers, "
+            f"not {describe_value(names)}"
+        )
     return _check_names(path, names), base, shape
 
 
