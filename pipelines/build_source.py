@@ -353,10 +353,11 @@ def _choose_table_files(
 
 
 def _note_missing_shards(listing: Listing) -> list[str]:
-    """Returns a note on shards, such as `a-00001-of-00002.parquet`, that other files count.
+    """Returns a note on shards that are missing, judged by other shards' names.
 
-    A file that was named explicitly is wanted without the others. Manifests list the shards of data
-    sets.
+    For example, the name `a-00000-of-00002.parquet` shows that there must be a second shard. A
+    shard that the user named explicitly is read without the others. Shards of data sets are not
+    checked here, because manifests list them.
     """
     named = (listing.files[i] for i, name in enumerate(listing.files.names()) if "-of-" in name)
     missing = [

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation of a data set.
+    """A generation: one committed state of a data set.
 
     Attributes:
         generation: The number of the generation.
@@ -67,7 +67,7 @@ class Generation:
 
     @classmethod
     def from_manifest(cls, number: int, manifest: Manifest) -> Generation:
-        """Returns the description of a generation."""
+        """Returns the generation that a manifest describes."""
         return cls(
             number,
             finished=str(manifest.run.get("finished", "")),

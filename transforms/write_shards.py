@@ -161,7 +161,7 @@ def _fit_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Iterator[Con
 
 
 def _are_rejects(batch: pa.RecordBatch) -> bool:
-    """Returns whether a batch is one of rejects, from `BatchDicts`."""
+    """Returns whether a batch from `BatchDicts` contains rejects."""
     names: list[str] = batch.schema.names
     return names == [_REJECTS_COLUMN]
 

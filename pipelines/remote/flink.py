@@ -160,7 +160,7 @@ class Flink:
 
     @_requires_flink
     def find_job(self, name: str) -> FlinkJob | None:
-        """Returns the youngest job with a name, or None."""
+        """Returns the newest job with this name, or None."""
         jobs = [
             job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name
         ]
@@ -170,7 +170,7 @@ class Flink:
 
     @_requires_flink
     def get_job(self, job_id: str) -> FlinkJob | None:
-        """Returns the job with an id, or None if it is unknown."""
+        """Returns the job with this id, or None if it is unknown."""
         # The id may come from a note in OUT, and becomes a part of the URL.
         if _JOB_ID.fullmatch(job_id) is None:
             return None

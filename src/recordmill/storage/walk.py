@@ -249,7 +249,7 @@ def file_extension(name: str) -> str:
 
 
 def has_wildcard(text: str) -> bool:
-    """Returns whether a text is a glob, unless a file has this name."""
+    """Returns whether a text has wildcards. It is a glob then, unless a file has this name."""
     return _WILDCARD.search(text) is not None
 
 

@@ -96,7 +96,7 @@ class FeatureCounts:
     sum_int: int = 0
 
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
-        """Adds the counts of later records."""
+        """Returns the sum with the counts of later records."""
         return FeatureCounts(
             name=self.name,
             per_step=self.per_step,
@@ -210,7 +210,7 @@ class Inference:
     bad_name_message: str = ""
 
     def __add__(self, other: Inference) -> Inference:
-        """Adds the counts of later records.
+        """Returns the sum with the counts of later records.
 
         Raises:
             DataError: There are too many features.

@@ -382,7 +382,7 @@ class FrameScanner:
         return int(starts[row]) if row < len(starts) else end
 
     def _explain_unreadable(self, damage: Damage, position: int) -> Damage:
-        """Adds the reason why a damaged range could not be read.
+        """Returns the damage with the reason why its range could not be read.
 
         Damage of a range that could be read is returned unchanged.
         """

@@ -327,7 +327,7 @@ class FirstRow:
     name_error: DataError | None = None
 
     def is_data(self, user_names: tuple[str, ...] | None, option_names: Set[str]) -> bool:
-        """Returns whether the row looks like data, and the user's options do not contradict."""
+        """Returns whether the row looks like data, and no option contradicts this."""
         return (
             self.guess.verdict == DATA_ROW
             and self.fields != user_names

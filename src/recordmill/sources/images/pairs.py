@@ -114,9 +114,10 @@ def pair_files(
 
 
 def _pair_key(file: InputFile, pair: str) -> tuple[int, str]:
-    """Returns (index of the folder, path without this folder, the suffix and the extension).
+    """Returns (index of the folder, key of the file).
 
-    An image and its mask have the same second item.
+    The key is the path without the folder, the suffix and the extension. An image and its mask have
+    the same key.
     """
     stem = file.path.rpartition(".")[0]
     for folder_index, (folder, suffix) in enumerate(_split_pair(pair)):

@@ -110,7 +110,10 @@ def create_unnamed_file() -> BinaryIO:
 
 
 def map_open_file(file: BinaryIO) -> Bytes:
-    """Maps an open file as a read-only array, which outlives the file. An empty file is empty."""
+    """Maps an open file as a read-only array, which outlives the file.
+
+    An empty file becomes an empty array.
+    """
     if os.fstat(file.fileno()).st_size == 0:  # can't be mapped
         return np.empty(0, np.uint8)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
