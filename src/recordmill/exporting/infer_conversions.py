@@ -42,6 +42,9 @@ class UnresolvedTensor:
     """Conversion of the tensors in a feature, with unknown dtype and shape.
 
     The first tensor of the inputs determines both.
+
+    Attributes:
+        feature: Name of the feature.
     """
 
     feature: str

@@ -151,7 +151,13 @@ def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
 
 @dataclass(frozen=True)
 class _StoredCondition:
-    """A predicate, with the stored and the current names of its features."""
+    """A predicate, with the stored and the shown names of its features.
+
+    Attributes:
+        where: The predicate. It uses the names in `condition_schema`.
+        stored_schema: The features of the predicate, under their stored names.
+        condition_schema: The same features in the same order, under their names in the view.
+    """
 
     where: Predicate
     stored_schema: Schema

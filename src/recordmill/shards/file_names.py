@@ -96,8 +96,10 @@ class ShardName:
     ShardName(split='train', index=3, num_shards=16, compression='none')
 
     Attributes:
+        split: Name of the split.
         index: Index of the shard in its split, counted from 0.
         num_shards: Number of shards of the split.
+        compression: Compression of the shard, which determines the extension.
     """
 
     split: str

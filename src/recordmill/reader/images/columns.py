@@ -371,6 +371,9 @@ class _DecodeTask:
     """Decoding of one image column.
 
     Attributes:
+        name: Name of the feature, for messages.
+        target: The target of the images.
+        values: uint8 [bytes]. The encoded images, one after another.
         splits: [images + 1] the first byte of each image in `values`, and the end of the last one.
         lists: [rows + 1] the first image of each row, and the number of images. None if each row
             has one image.
@@ -378,6 +381,8 @@ class _DecodeTask:
         photos: The photo of each mask, which may be missing. Empty for other images.
         default: Encoded image for rows without an image. If None, these rows are black.
         numbers: [images]. Record numbers, which determine random crops.
+        key: A hash of the seed and the epoch, which determines random crops, too.
+        budget: The memory for images in decoding. All threads share it.
         out: [images, *shape]. Receives the pixels.
         kept_parts: [images, 5]. Receives the part of each image that is kept, as `move_boxes`
             takes it.
@@ -510,6 +515,8 @@ class ImageConversion:
     """Conversion of an image feature into pixels.
 
     Attributes:
+        feature: Stored name of the feature.
+        target: The target of its images.
         has_boxes: True if the records have boxes, which a crop would have to move.
         has_photo: True if the feature is a mask that may have to be turned with the photo of its
             record.

@@ -46,6 +46,7 @@ class StepRows:
     """Rows of the records in a range of steps.
 
     Attributes:
+        step_range: The steps.
         batch: The columns under their stored names. The rows are in the order of the steps.
         edges: int64 [steps + 1]. First row of each step, and the number of rows.
         numbers: int64 [rows]. Number of each record among all stored records.
@@ -91,7 +92,10 @@ class Fetcher:
     """Reader of the records of a schedule's steps.
 
     Attributes:
+        dataset: The data set, mixture or zip that contains the records.
+        schedule: The steps to read.
         schema: The features to decode.
+        threads: Number of threads that read and decode.
         memory_bytes: Memory limit of the work in progress.
         output_row_bytes: Memory that the consumer needs per row, for example for decoded images.
         skip_bad: If True, records that can't be read are left out and reported.

@@ -228,8 +228,11 @@ class Sampler:
     """Order of the records of one data set.
 
     Attributes:
+        mode: False for the order of the files, "window" or "global".
         records: Number of records of an epoch.
         layout: The pieces of the files. Only the mode "window" uses it.
+        seed: Seed of the random order. Each epoch has another order.
+        fingerprint: Fingerprint of the data set, which determines the random order, too.
         window_bytes: Size of the frames of a window, in bytes.
     """
 
@@ -300,7 +303,11 @@ _MAX_CYCLE_RECORDS = 1 << 22
 
 @dataclass(frozen=True)
 class Proportions:
-    """Number of records of each data set in one cycle of a mixture."""
+    """Number of records of each data set in one cycle of a mixture.
+
+    Attributes:
+        counts: The numbers, in the order of the data sets. Each is at least 1.
+    """
 
     counts: tuple[int, ...]
 
@@ -406,6 +413,7 @@ class MixtureSampler:
 
     Attributes:
         samplers: The sampler of each data set. All have the same mode, seed and window.
+        proportions: Number of records of each data set in a cycle.
         records: Number of records of an epoch of the mixture.
         fingerprint: Hash of the data sets and the proportions.
     """

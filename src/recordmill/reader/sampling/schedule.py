@@ -34,6 +34,7 @@ class StepRange:
     """A range of steps in one epoch.
 
     Attributes:
+        epoch: Number of the epoch.
         position: Start of the first step in the epoch.
         num_steps: Number of steps in the range.
         step_stride: Distance between two steps of the range, in steps.
@@ -52,7 +53,10 @@ class EpochSteps:
     Attributes:
         records: Number of records of an epoch.
         batch_size: Number of records of a step of one host.
-        remainder: Treatment of the last positions of an epoch if they do not fill a step.
+        remainder: Treatment of the last positions of an epoch if they do not fill a step: "short",
+            "drop" or "pad".
+        num_hosts: Number of hosts that share each step.
+        host_index: Index of this host, from 0.
 
     Raises:
         UsageError: A number is not an integer in its range.
@@ -136,6 +140,8 @@ class Schedule:
     """Steps of one or more epochs, from a position on.
 
     Attributes:
+        sampler: Order of the records of each epoch.
+        epoch_steps: Division of each epoch into steps.
         end_epoch: Number of the first epoch that is not included. None means without end.
         epoch: Number of the epoch of the first step, counted from the start of training.
         position: Start of the first step in this epoch.

@@ -64,6 +64,8 @@ class BlockColumn:
 
     Attributes:
         index: Index of the feature in the schema.
+        feature: The feature.
+        collation: Collation of the feature. None if its lists stay as they are.
         is_grouped_by_row: True if other features are packed. Each packed row then has a list of
             this feature's values, one per record.
     """

@@ -152,6 +152,8 @@ class WorkerPosition:
     Attributes:
         plan: Steps of this worker in the iteration.
         iteration: Number of the iteration.
+        worker: Index of this worker.
+        num_workers: Number of workers of the loader.
         schedule: The rest of the iteration, from the next step of this worker on.
         is_over: True if the worker has no step left.
         other_steps: If batches are packed, the number of steps of other workers before the next
