@@ -1,4 +1,4 @@
-"""Reads the records of a `ReadTask` in order: check, decode, filter, convert.
+"""Reading of the records of a `ReadTask` in order: check, decode, filter, convert.
 
 The work is done on threads. Bad records become rejects. Records with images to decode are divided
 into small batches, so that the decoded images fit into memory.

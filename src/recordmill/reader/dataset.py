@@ -1,4 +1,4 @@
-"""Opens data sets and TFRecord files for reading: `open` and `Dataset`.
+"""`open` and `Dataset`: data sets and TFRecord files, opened for reading.
 
 Opening reads the manifest and compares the size of each shard with it. Records are read on demand.
 Each read checks both CRCs of a record.

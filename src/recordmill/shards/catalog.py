@@ -1,4 +1,4 @@
-"""Lists the TFRecord files to read as a `Catalog`.
+"""`Catalog`: a list of the TFRecord files to read.
 
 The manifest of a data set lists its files. All other inputs are searched for TFRecord files: files,
 folders, globs and `@list.txt`.

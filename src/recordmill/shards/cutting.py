@@ -1,4 +1,4 @@
-"""Divides TFRecord files into pieces of about 8 MiB.
+"""Division of TFRecord files into pieces of about 8 MiB.
 
 The index of a shard determines the boundaries. A file without an index is divided at its frame
 headers, without reading the payloads. A compressed file without members is one piece, which is read

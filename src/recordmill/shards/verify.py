@@ -1,4 +1,4 @@
-"""Verifies a data set against its manifest, or TFRecord files against their own CRCs.
+"""Verification of data sets against their manifests, and of TFRecord files against their CRCs.
 
 Every byte of every shard is read and compared: size, digest, number of records, both CRCs of each
 frame, the checksum of the records, and the index. Then missing and stray files are listed, and the

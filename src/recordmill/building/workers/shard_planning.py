@@ -1,4 +1,4 @@
-"""The step between ingestion and shards.
+"""Planning of the shards of a build by workers, between ingestion and writing.
 
 This step adds up the results of all unit groups. It checks them against the budget of rejects and
 against each other, and computes the shard boundaries. If there are many sorted runs, workers then

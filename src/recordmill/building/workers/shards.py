@@ -1,4 +1,4 @@
-"""Shards by workers, and the end of such a build.
+"""Writing of shards by workers, and the commit of such a build.
 
 A worker writes a shard under names of its own attempt. The engine may run several attempts of a
 task, and accepts one. Attempts never share a name, so a late one changes nothing that others read.

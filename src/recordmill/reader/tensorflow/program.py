@@ -1,4 +1,4 @@
-"""Batches of tensors from TFRecord files, with TensorFlow's own operations alone.
+"""Batches of tensors from TFRecord files, made by TensorFlow's own operations only.
 
 `recordmill inspect --emit reader` prints this module after the constants of a data set, so it
 imports nothing from recordmill. The tensors of a feature are:

@@ -1,1 +1,1 @@
-"""Decodes pieces of shards as RecordBatches and infers schemas."""
+"""Decoding of pieces of shards as RecordBatches, and inference of schemas."""

@@ -1,4 +1,4 @@
-"""Decodes the frames of shards as RecordBatches.
+"""Decoding of the frames of shards as RecordBatches.
 
 A reader that stops at errors uses `decode_frames`. A reader that continues uses `salvage`: each
 record is then either in the batch or among the rejects.

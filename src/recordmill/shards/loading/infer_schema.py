@@ -1,4 +1,4 @@
-"""Infers the schema of TFRecord files.
+"""Inference of the schema of TFRecord files.
 
 There are two ways. The complete inference counts the features of all records, on threads and in
 bounded memory. A guess uses the first records only, and each record has to confirm it when it is
