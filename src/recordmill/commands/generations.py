@@ -70,7 +70,7 @@ examples:
   recordmill compact shards                           one part of all, with shards of the same size
   recordmill compact shards --shard-size 256MiB --compression gzip
 
-The records are merged in the order of their keys, as one build of all inputs does. Readers can use the parts meanwhile.
+The records are merged in the order of their keys, as one build of all inputs does. Readers can use the parts in the meantime.
 OUT needs space for the new shards, and as much again for the merge.
 """
 
