@@ -22,7 +22,7 @@ from recordmill.options.calls import (
     is_local,
 )
 from recordmill.options.order import BuildOrder
-from recordmill.pipelines.append import KnownInputs
+from recordmill.pipelines.append import KnownInputs, stored_schema
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.parse import parse_files, parse_first_files
 from recordmill.schemas.feature import EXAMPLE, Schema
@@ -108,6 +108,15 @@ def plan_source(
         return plan_parsed(files, results, notes, settings.parser, common)
 
 
+def _find_label_classes(settings: BuildOptions) -> tuple[str, ...]:
+    """Returns the classes of the label in the data set that the records are appended to."""
+    label = settings.records.label
+    if settings.base is None or label is None:
+        return ()
+    stored = stored_schema(settings.base.manifest)
+    return (stored[label].classes or ()) if label in stored else ()
+
+
 def _make_plan_options(settings: BuildOptions, folder: RunFolder) -> PlanOptions:
     common = PlanOptions(
         settings.schema,
@@ -117,6 +126,7 @@ def _make_plan_options(settings: BuildOptions, folder: RunFolder) -> PlanOptions
         settings.run.memory,
         settings.droppable_features,
         collects_statistics=settings.run.stats,
+        label_classes=_find_label_classes(settings),
     )
     if not is_local(settings.run.runner):
         return common

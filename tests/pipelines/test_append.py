@@ -304,6 +304,23 @@ def test_new_classes_are_refused_and_get_the_next_numbers(tmp_path: Path) -> Non
     assert recordmill.build(last, out, append=True).schema["y"].classes == ("cat", "dog", "ant")
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_records_without_any_label_are_appended_with_widen(kind: str, tmp_path: Path) -> None:
+    first, second = tmp_path / f"1.{kind}", tmp_path / f"2.{kind}"
+    is_csv = kind == "csv"
+    first.write_text("a,b\n1,x\n2,y\n" if is_csv else '{"a":1,"b":"x"}\n{"a":2,"b":"y"}\n')
+    second.write_text("a,b\n3,\n" if is_csv else '{"a":3,"b":null}\n')
+    out = tmp_path / "out"
+    recordmill.build(first, out, label="b")
+    with pytest.raises(UsageError, match="'b' is missing in some or all of the new records"):
+        recordmill.build(second, out, append=True)
+    recordmill.build(second, out, append=True, widen=True)
+    table = recordmill.open(out, class_names=True).to_table()
+    rows = sorted(zip(table["a"].to_pylist(), table["b"].to_pylist(), strict=True))
+    assert rows == [(1, "x"), (2, "y"), (3, None)]
+    assert recordmill.open(out).schema["b"].classes == ("x", "y")
+
+
 def test_rejects_of_all_parts_are_listed_and_counted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     good_csv = write_csv(tmp_path / "a.csv", [{"x": 1}, {"x": 2}])

@@ -241,6 +241,8 @@ class PlanOptions:
         find_new: Function that returns a mask of the files to read, [files]. Only the plans of
             images and text call it. The other files also determine classes and splits, but yield no
             records and no rejects. If None, all files are read.
+        label_classes: Classes of the label in the data set that the records are appended to. They
+            are used if no record has a label.
     """
 
     schema: Schema | None = None
@@ -255,6 +257,7 @@ class PlanOptions:
     columns: tuple[str, ...] | None = None
     unit_bytes: int = UNIT_BYTES
     find_new: Callable[[FileTable], npt.NDArray[np.bool_]] | None = None
+    label_classes: tuple[str, ...] = ()
 
     def cap_line_bytes(self, max_line_bytes: int) -> int:
         """Returns `max_line_bytes`, or an eighth of the memory if that is less.

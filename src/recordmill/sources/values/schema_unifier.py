@@ -546,6 +546,8 @@ def finish_schema(
     else:
         schema = apply_dtypes(inferred, common.dtypes)
     if common.label is not None:
+        if classes is not None and not classes.names:
+            classes = ClassNames(common.label, common.label_classes)
         schema = with_label(schema, common.label, classes)
     return schema, (*notes, *float_label_notes(schema, common.schema))
 
