@@ -270,3 +270,40 @@ def test_message_fields_equal_the_fields_of_the_template() -> None:
                 problems.append(f"{name}:{node.lineno}: {sorted(names ^ fields)}")
     assert problems == []
     assert count > 300
+
+
+_FIELD = re.compile(r"\{[a-z_]\w*\}")
+
+
+def _unfilled_fields(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            for part in node.values:
+                if isinstance(part, ast.Constant) and _FIELD.search(part.value):
+                    yield node.lineno, "an f-string contains a field in double braces"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _CARRIERS:
+            has_fields = {keyword.arg for keyword in node.keywords} - {"source", "place"}
+            template = node.args[0] if node.args else None
+            if (
+                not has_fields
+                and isinstance(template, ast.Constant)
+                and _FIELD.search(template.value)
+            ):
+                yield node.lineno, "a template has no fields"
+
+
+def test_no_message_contains_an_unfilled_field() -> None:
+    problems = [
+        f"{name}:{line}: {problem}"
+        for name, tree in products()
+        for line, problem in _unfilled_fields(tree)
+    ]
+    assert problems == []
+
+
+def test_search_for_unfilled_fields_finds_them() -> None:
+    tree = ast.parse(
+        'f"{check}: {{rule}}"\nUsageError("{label}: x")\nDataError("{label}: x", source=path)\n'
+        'f"{check}: {{{rule}}}"\nUsageError("{label}: x", label=label)\nf"{{records: SHARE}}"'
+    )
+    assert sorted(line for line, _ in _unfilled_fields(tree)) == [1, 2, 3]

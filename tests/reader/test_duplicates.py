@@ -53,6 +53,25 @@ def test_values_of_a_feature_repeat_in_different_records(tmp_path: Path) -> None
     assert message.startswith("10 of 30 records")
 
 
+@pytest.mark.parametrize(
+    ("check", "limits", "rule"),
+    [
+        ("duplicates", {"records": 0}, "(duplicates: {records: SHARE})"),
+        ("duplicates", {"keys": ["id"]}, "(duplicates: {keys: {id: SHARE}})"),
+        ("leakage", {"records": 0}, "(leakage: {records: SHARE})"),
+    ],
+)
+def test_remedy_contains_the_rule_to_write(
+    tmp_path: Path, check: str, limits: dict[str, object], rule: str
+) -> None:
+    rows = mixed_rows(10)
+    repeated = {"train": pa.concat_tables([rows, rows])}
+    splits = repeated if check == "duplicates" else {"train": rows, "test": rows}
+    ds = open(write_data_set(tmp_path / "out", splits))
+    (violation,) = find_repeat_violations(ds.records, read_rules({check: limits}), 1 << 20)
+    assert violation.remedy.endswith(rule)
+
+
 def test_result_does_not_depend_on_the_memory(tmp_path: Path) -> None:
     rows = {"train": mixed_rows(40), "test": mixed_rows(10, 35)}
     ds = open(write_data_set(tmp_path / "out", rows))

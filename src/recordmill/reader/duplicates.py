@@ -410,7 +410,7 @@ def _violation(
         f"{format_percent(limit)}; this one as record {original_record} of {original_file}"
     )
     if original_split == split:
-        remedy = f"remove them from the input, or allow a share of them ({check}: {{rule}})"
+        remedy = f"remove them from the input, or allow a share of them ({check}: {{{rule}}})"
     else:
         remedy = Message(
             "remove them from the input; or build with {split_by} and a feature that "
