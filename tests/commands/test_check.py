@@ -231,6 +231,12 @@ def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_pa
             ["one", "--against", "images.yaml"],
             "duplicates: near_images: no feature of the data set holds enc",
         ),
+        (
+            ["one", "--against", "drift.yaml"],
+            "drift.yaml: drift: compares two data sets; add the other one with --against OTHER",
+        ),
+        (["one", "--against", "drift.yaml", "--against", "one/schema.pbtxt"], "--against OTHER"),
+        (["one", "--against", "fare.yaml"], "fare.yaml: drift: compares two data sets"),
         (["one", "--memory", "lots"], "--memory lots"),
     ],
 )
@@ -245,6 +251,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     Path("rows.yaml").write_text("features: {fair: {min: 0}}")
     Path("rules.yml").write_text("features: {fare: {min: 0}}")
     Path("images.yaml").write_text("duplicates: {near_images: 0}")
+    Path("drift.yaml").write_text("drift: {jensen_shannon: 0.0001}")
+    Path("fare.yaml").write_text("features: {fare: {drift: 0.0001}}")
     Path("junk.pb").write_bytes(b"\xff\xfejunk")
     Path("empty.pb").write_bytes(b"")
     Path("junk.pbtxt").write_text("feature { name: ")
@@ -252,6 +260,22 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_drift_rule_needs_another_data_set_before_records_are_read(
+    sets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {"features": {"fare": {"drift": 0.9}}}
+    assert recordmill.check(sets / "one", against=[rules, sets / "two"]) == []
+    assert recordmill.check(sets / "one", against=[sets / "two" / "statistics.pb", rules]) == []
+    disabled = {"drift": {"missing": None}, "features": {"fare": {"drift": None}}}
+    assert recordmill.check(sets / "one", against=disabled) == []
+    (file,) = sets.glob("bare/data-*/*.tfrecord")
+    monkeypatch.setattr("recordmill.reader.open_files.infer_from_files", pytest.fail)
+    with pytest.raises(
+        UsageError, match=r'drift: compares .* add the other one with against="OTHER"'
+    ):
+        recordmill.check(file, recount=True, against=[sets / "one" / "schema.pbtxt", rules])
 
 
 def test_damaged_data_set_is_exit_code_2(

@@ -24,7 +24,6 @@ from recordmill.checks.rules import (
     FeatureRules,
     Rules,
     Threshold,
-    Thresholds,
     read_rules,
 )
 from recordmill.checks.violations import Violation, quote_counted_value
@@ -465,9 +464,7 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
                 expect=option("expect"),
                 against=option("against", rules.source),
             )
-    if rules.drift != Thresholds() or any(
-        isinstance(feature_rules.drift, Threshold) for feature_rules in rules.features.values()
-    ):
+    if rules.compares_data_sets:
         raise UsageError(
             "{file}: drift: compares two data sets; leave it out of {expect}, and "
             "run recordmill check with {against} OTHER and {these_rules} after the "

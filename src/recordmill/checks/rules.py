@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Annotated, Any
 
@@ -220,6 +220,18 @@ class Rules:
     def for_feature(self, name: str) -> FeatureRules:
         """Returns the rules of a feature. A feature without rules has no limits."""
         return self.features.get(name, FeatureRules())
+
+    @property
+    def compares_data_sets(self) -> bool:
+        """Whether the user has set a threshold for the comparison with another data set."""
+        thresholds = [
+            *(getattr(self.drift, limit.name) for limit in fields(self.drift)),
+            *(rules.drift for rules in self.features.values()),
+        ]
+        return any(
+            isinstance(threshold, Threshold) and not threshold.is_default
+            for threshold in thresholds
+        )
 
     def fit_to_schema(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
         """Checks the rules against a schema, and returns rules for its statistics.

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.arguments import suggest_keywords
@@ -85,8 +85,7 @@ def check(
         counters.begin("convert")
         references = _References(dataset, chosen.recount, counters)
         against = chosen.against
-        for reference in against if isinstance(against, list | tuple) else [against]:
-            references.add(reference)
+        references.add_all(against if isinstance(against, list | tuple) else [against])
         repeats = references.duplicate_rules()
         violations = list(references.find_all_violations(_format_inputs(inputs)))
         violations += find_repeat_violations(
@@ -102,7 +101,6 @@ class _References:
         dataset: The data set.
         recount: Whether to count the statistics of a data set that was built without them.
         progress: Receives the number of records that are read to count statistics.
-        schema: The schema of the data set.
         rules: The rules of the user, or None.
         schemas: (schema, rules from its file or None, name) of each schema to compare with.
         others: (statistics, schema or None, name) of each other data set to compare with.
@@ -110,51 +108,97 @@ class _References:
 
     def __init__(self, dataset: Records, recount: bool, progress: Progress) -> None:
         self.dataset, self.recount, self.progress = dataset, recount, progress
-        self.schema = dataset.schema
         self.rules: Rules | None = None
         self.schemas: list[tuple[Schema, Rules | None, str]] = []
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
-    def add(self, reference: Any) -> None:
-        """Loads a reference, and adds it to the attribute for its type.
+    @property
+    def schema(self) -> Schema:
+        """The schema of the data set. Without a manifest, the first access reads all records."""
+        return self.dataset.schema
 
-        A reference is a set of rules, a schema, or another data set or its statistics.
+    def add_all(self, references: Sequence[Any]) -> None:
+        """Loads references, and adds each to the attribute for its type.
+
+        A reference is a set of rules, a schema, or another data set or its statistics. Rules are
+        loaded first, so that a rule without a data set to compare is refused before any record is
+        read.
 
         Args:
-            reference: The path of a reference, a mapping with rules, or a `Schema`.
+            references: Each is the path of a reference, a mapping with rules, or a `Schema`.
 
         Raises:
-            UsageError: There are rules already, or the reference is of another type or can't be
-                read.
+            UsageError: There are two sets of rules, a rule needs another data set and there is
+                none, or a reference is of another type or can't be read.
+        """
+        from recordmill.base.errors import UsageError
+        from recordmill.base.option_names import option
+        from recordmill.schemas.feature import Schema
+        from recordmill.storage.files import parse_input_path
+
+        rules: list[Mapping[str, Any] | str] = []
+        schemas: list[Schema | str] = []
+        data_sets: list[str] = []
+        for reference in references:
+            if isinstance(reference, Mapping):
+                rules.append(reference)
+            elif isinstance(reference, Schema):
+                schemas.append(reference)
+            elif not isinstance(reference, str | os.PathLike):
+                raise UsageError(
+                    "{against} takes a path, a mapping of rules or a Schema, not {reference}",
+                    against=option("against"),
+                    reference=f"{reference!r:.60}",
+                )
+            elif (name := parse_input_path(reference)).endswith((".yaml", ".yml")):
+                rules.append(name)
+            elif name.endswith(".pbtxt"):
+                schemas.append(name)
+            else:
+                data_sets.append(name)
+        for file_or_mapping in rules:
+            self._add_rules(file_or_mapping, has_data_set=bool(data_sets))
+        for schema in schemas:
+            self.schemas.append(
+                (schema, None, "the schema")
+                if isinstance(schema, Schema)
+                else (*self._load_schema(schema), schema)
+            )
+        for name in data_sets:
+            self._add_data_set(name)
+
+    def _add_rules(self, file_or_mapping: Mapping[str, Any] | str, *, has_data_set: bool) -> None:
+        """Reads and checks the rules of the user.
+
+        Args:
+            file_or_mapping: Path of a YAML file, or its content.
+            has_data_set: Whether there is another data set to compare with.
         """
         from recordmill.base.errors import UsageError
         from recordmill.base.option_names import option
         from recordmill.checks.rules import read_rules
-        from recordmill.reader.dataset import open
-        from recordmill.schemas.feature import Schema
-        from recordmill.storage.files import parse_input_path
 
-        if isinstance(reference, Schema):
-            self.schemas.append((reference, None, "the schema"))
-            return
-        if not isinstance(reference, Mapping | str | os.PathLike):
+        if self.rules is not None:
+            is_mapping = isinstance(file_or_mapping, Mapping)
             raise UsageError(
-                "{against} takes a path, a mapping of rules or a Schema, not {reference}",
-                against=option("against"),
-                reference=f"{reference!r:.60}",
+                "{against}: only one set of rules can be given: put all rules into one file",
+                against=option("against", None if is_mapping else file_or_mapping),
             )
-        name = "" if isinstance(reference, Mapping) else parse_input_path(reference)
-        if isinstance(reference, Mapping) or name.endswith((".yaml", ".yml")):
-            if self.rules is not None:
-                raise UsageError(
-                    "{against}: only one set of rules can be given: put all rules into one file",
-                    against=option("against", name or None),
-                )
-            rules = read_rules(reference if isinstance(reference, Mapping) else name)
-            self.rules = rules.fit_to_schema(self.schema, self.dataset.catalog.splits)
-        elif name.endswith(".pbtxt"):
-            self.schemas.append((*self._load_schema(name), name))
-        elif name.endswith(".pb"):
+        rules = read_rules(file_or_mapping)
+        if rules.compares_data_sets and not has_data_set:
+            raise UsageError(
+                "{file}: drift: compares two data sets; add the other one with {against}, or "
+                "leave the rule out",
+                file=rules.source,
+                against=option("against", "OTHER"),
+            )
+        self.rules = rules.fit_to_schema(self.schema, self.dataset.catalog.splits)
+
+    def _add_data_set(self, name: str) -> None:
+        """Loads the statistics of another data set, from its folder or its statistics file."""
+        from recordmill.reader.dataset import open
+
+        if name.endswith(".pb"):
             self.others.append((_read_statistics_file(name), None, name))
         else:
             dataset = open(name, threads=self.dataset.threads).records
