@@ -7,7 +7,7 @@ can only store lists of int64, float32 or bytes. `Feature.storage` maps a featur
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.arguments import suggest_fields
@@ -49,6 +49,7 @@ _MIN_FEATURE_LIMIT = 1 << 10
 # Memory of a feature in a build from Parquet with statistics. Other inputs need less: CSV and JSON
 # Lines 14 KiB, Examples 11 KiB.
 _BYTES_PER_FEATURE = 20 << 10
+_MAX_SHOWN_CLASSES = 20  # in a message
 
 # Kinds of records: two protobuf messages, and bytes that are not parsed.
 EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = ("Example", "SequenceExample", "bytes")
@@ -284,6 +285,17 @@ class Feature:
 
 
 _STEPS_SUFFIX = "/sequence"
+
+
+def format_classes(classes: Sequence[str]) -> str:
+    """Returns the first classes, for a message.
+
+    >>> format_classes(["cat", "dog"])
+    "'cat', 'dog'"
+    """
+    return ", ".join(map(repr, classes[:_MAX_SHOWN_CLASSES])) + (
+        ", ..." if len(classes) > _MAX_SHOWN_CLASSES else ""
+    )
 
 
 def step_feature_name(entry: str, is_taken: bool) -> str:

@@ -32,8 +32,7 @@ ROOMS: dict[str, str] = {
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.values": "base schemas sources.common storage",
     "sources.text": "base options schemas sources.common sources.values storage",
-    "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
-    "sources.values storage",
+    "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common storage",
     "sources.arrow": "base options records.columns records.example records.protobuf schemas sources.common sources.values "
     "storage",
     "sources.parser": "base options schemas sources.arrow sources.common sources.values storage",

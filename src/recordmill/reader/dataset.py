@@ -67,7 +67,8 @@ def open(
     Opening reads no records. Files without a manifest have no stored schema, so their schema is
     inferred from all records when it is first needed. `to_numpy`, `to_table` and `to_parquet` infer
     it while they decode. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets next to the
-    files adds dtypes, shapes and class names, as far as the records agree with them.
+    files adds dtypes, shapes and class names, as far as the records agree with them. If such files
+    number one class differently, reading is a DataError.
 
     Args:
         inputs: The output folder of a build, or one or several files, folders or globs. An output

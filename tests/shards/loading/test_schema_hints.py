@@ -5,6 +5,7 @@ Otherwise a note names it, and the read ignores it.
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
 from kit.files import tfrecord_bytes, write_file
 
+import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import read
-from recordmill.reader.dataset import open
+from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas import tfds, tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.infer_schema import infer_schema
@@ -151,6 +153,87 @@ def test_contradictory_or_invalid_hints_are_noted(tmp_path: Path) -> None:
     assert "is not what TensorFlow Datasets writes" in open(tmp_path / "a").schema_notes[0]
     (tmp_path / "a" / "features.json").write_text('{"featuresDict": {"features": {"n": 5}}}')
     assert open(tmp_path / "a").schema["n"].dtype == "int64"
+
+
+def build_classes(folder: Path, *labels: str) -> Path:
+    """Builds a data set of one record for each label. Its classes are sorted."""
+    recordmill.build({"x": list(range(len(labels))), "label": list(labels)}, folder, label="label")
+    return folder
+
+
+@pytest.fixture
+def mixed_classes(tmp_path: Path) -> Path:
+    """Folder of the data sets `a` and `b`, in which `dog` has the numbers 1 and 0."""
+    build_classes(tmp_path / "in" / "a", "cat", "dog")
+    build_classes(tmp_path / "in" / "b", "dog", "emu")
+    return tmp_path / "in"
+
+
+DIFFERENT_CLASSES = (
+    "b/schema.pbtxt: 'label' has numbers of the classes 'dog', 'emu', and those of .*a/schema.pbtxt "
+    "are 'cat', 'dog'; .* read each of them to Parquet and build from that"
+)
+
+
+@pytest.mark.parametrize("inputs", ["", "*", "*/data-*/*.tfrecord"])
+def test_different_numbers_of_one_class_are_an_error(
+    mixed_classes: Path, inputs: str, tmp_path: Path
+) -> None:
+    path = mixed_classes / inputs
+    calls: list[Callable[[Dataset], object]] = [
+        Dataset.to_table,
+        Dataset.head,
+        lambda ds: next(iter(ds.batches(2))),
+        lambda ds: ds.schema,
+    ]
+    for call in calls:
+        with pytest.raises(DataError, match=DIFFERENT_CLASSES):
+            call(open(path))
+        with pytest.raises(DataError, match=DIFFERENT_CLASSES):
+            call(open(path, infer_from=1))
+    for limit in (None, 1):
+        with pytest.raises(DataError, match=DIFFERENT_CLASSES):
+            read(path, tmp_path / "out", limit=limit)
+    assert not (tmp_path / "out").exists()
+
+
+def test_different_classes_fail_before_all_records_are_read(
+    mixed_classes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recordmill.reader.open_files.infer_from_files", pytest.fail)
+    with pytest.raises(DataError, match=DIFFERENT_CLASSES):
+        open(mixed_classes).to_table()
+
+
+def test_files_with_different_classes_are_readable_without_the_label(
+    mixed_classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = read(mixed_classes, tmp_path / "out", columns="x")
+    assert result.schema.names == ("x",)
+    assert main(["inspect", str(mixed_classes), "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "label    int64" in text
+    assert "'label' has numbers of the classes 'dog', 'emu'" in text
+
+
+def test_files_with_equal_numbers_of_classes_are_read_together(tmp_path: Path) -> None:
+    build_classes(tmp_path / "a", "cat", "dog")
+    build_classes(tmp_path / "b", "dog", "cat")
+    assert open(tmp_path).schema["label"].classes == ("cat", "dog")
+    assert sorted(open(tmp_path).to_table()["label"].to_pylist()) == [0, 0, 1, 1]
+    # The first numbers of the third data set are the same.
+    build_classes(tmp_path / "c", "cat", "dog", "emu")
+    ds = open(tmp_path)
+    assert ds.schema["label"].classes is None
+    assert sorted(ds.to_table()["label"].to_pylist()) == [0, 0, 0, 1, 1, 1, 2]
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d" / "foreign.tfrecord", {"x": 1, "label": 9})
+    ds = open(tmp_path)
+    assert "next to only some of the files" in ds.schema_notes[0]
+    assert len(ds.to_table()) == 8
+    build_classes(tmp_path / "e", "dog", "emu")
+    with pytest.raises(DataError, match=r"e/schema.pbtxt: 'label' has numbers of the classes"):
+        open(tmp_path).to_table()
 
 
 def test_read_and_build_note_the_used_hint(

@@ -428,7 +428,7 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
         DataError: A record is damaged and the files are not lenient.
     """
     catalog, sample = files.catalog, files.infer_from
-    schema, conflicts = _readable_schema(files)
+    schema, conflicts, schema_notes = _readable_schema(files)
     lenient = files.is_lenient
     splits: dict[str, dict[str, int]] = {
         split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits
@@ -485,7 +485,6 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
     wrong_counts = filter(
         None, (f.compare_length(n) for f, n in zip(catalog.files, counts, strict=True))
     )
-    schema_notes = [] if conflicts else files.notes
     notes = (*catalog.notes, *map(str, wrong_counts), *build_notes, *schema_notes)
     return Summary(
         name=name,
@@ -504,17 +503,25 @@ def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
     )
 
 
-def _readable_schema(files: OpenFiles) -> tuple[Schema, dict[str, Mapping[str, int]]]:
-    """Returns (readable features, record counts by kind for each conflicting feature)."""
+def _readable_schema(
+    files: OpenFiles,
+) -> tuple[Schema, dict[str, Mapping[str, int]], tuple[str, ...]]:
+    """Returns (readable features, record counts by kind for each conflicting feature, notes)."""
     inference = files.inference
-    bad = frozenset() if inference is None else find_conflicting_features(inference)
-    if inference is None or not bad:
-        return files.schema, {}
+    if inference is None:
+        return files.schema, {}, files.notes
+    bad = find_conflicting_features(inference)
+    if not bad:
+        try:
+            return files.schema, {}, files.notes
+        except DataError as error:
+            # Files have numbers of different classes. The features can be shown without classes.
+            return inference.to_schema(), {}, (str(error),)
     counts_by_name = {
         inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
     }
     kinds = {name: counts.kinds for name, counts in counts_by_name.items() if name in bad}
-    return drop_conflicts(inference).to_schema(), kinds
+    return drop_conflicts(inference).to_schema(), kinds, ()
 
 
 def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:

@@ -26,7 +26,14 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.decode import max_record_bytes, refuse_beyond
 from recordmill.shards.loading.sample import Sample, iter_sample_reads
-from recordmill.shards.loading.schema_hints import find_contradictions, find_hint, refine_schema
+from recordmill.shards.loading.schema_hints import (
+    Hint,
+    check_class_numbers,
+    find_contradictions,
+    find_hint,
+    find_hinted_classes,
+    refine_schema,
+)
 from recordmill.shards.pieces import FrameRead, iter_piece_reads, stream
 
 
@@ -117,31 +124,55 @@ def infer_schema(
         The schema, and notes on the use of the schema file.
 
     Raises:
-        DataError: A file is damaged and `lenient` is False, or the records don't fit into the
-            memory.
+        DataError: A file is damaged and `lenient` is False, the records don't fit into the memory,
+            or `refine_inferred` raises it.
     """
     inference = infer_from_files(
         files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
     )
     return refine_inferred(
-        files, inference if columns is None else inference.drop_conflicts(columns)
+        files, inference if columns is None else inference.drop_conflicts(columns), columns
     )
 
 
-def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
+def refine_inferred(
+    files: Sequence[ShardFile], inference: Inference, columns: Collection[str] | None = None
+) -> tuple[Schema, list[str]]:
     """Returns the schema for the counts of features.
 
     A schema file next to the files adds facts that the records do not show, such as class names.
 
+    Args:
+        columns: Names of the requested features. Any other feature may have different classes in
+            different files. None requests all.
+
     Returns:
         The schema, and notes on the use of the schema file.
+
+    Raises:
+        DataError: Files have numbers of different classes.
     """
     schema = inference.to_schema()
-    hint, notes = find_hint(files)
+    hint, notes = _find_consistent_hint(files, schema, columns)
     if hint is None:
         return schema, notes
     refined, hint_notes = refine_schema(schema, inference, hint)
     return refined, notes + hint_notes
+
+
+def _find_consistent_hint(
+    files: Sequence[ShardFile], schema: Schema, columns: Collection[str] | None
+) -> tuple[Hint | None, list[str]]:
+    """Returns the result of `find_hint` for files whose classes have the same numbers."""
+    hint, notes = find_hint(files)
+    # Without notes there are no schema files, so no classes can differ.
+    if hint is None and notes:
+        requested = schema.names if columns is None else set(schema.names).intersection(columns)
+        classes = find_hinted_classes(files)
+        check_class_numbers(
+            schema, {name: lists for name, lists in classes.items() if name in requested}
+        )
+    return hint, notes
 
 
 def infer_frames(frames: FileFrames, name: str, memory_bytes: int) -> Inference:
@@ -194,6 +225,9 @@ def guess_schema(
     Returns:
         The guess. None if there are no records, if the first records don't determine a schema, or
         if one of them is damaged or too large.
+
+    Raises:
+        DataError: Files have numbers of different classes.
     """
     nonempty = [file for file in files if file.stat.size_bytes]
     count = min(len(nonempty), _MAX_GUESS_FILES)
@@ -207,10 +241,13 @@ def guess_schema(
         )
         inference = reduce(operator.add, parts, Inference())
         inference = inference if columns is None else inference.drop_conflicts(columns)
-        return _make_guess(files, inference) if can_guess_schema(inference) else None
+        if not can_guess_schema(inference):
+            return None
+        schema = inference.to_schema()
     except DataError:
         # The complete inference that follows will find this again, and its error names the place.
         return None
+    return _make_guess(files, inference, schema, columns)
 
 
 def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> Inference:
@@ -219,14 +256,18 @@ def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> I
     return Inference() if frames is None else infer_frames(frames, file.name, DEFAULT_MEMORY_BYTES)
 
 
-def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
-    schema = inference.to_schema()
+def _make_guess(
+    files: Sequence[ShardFile],
+    inference: Inference,
+    schema: Schema,
+    columns: Collection[str] | None,
+) -> SchemaGuess | None:
     empty = frozenset(
         inference.feature_name(*key)
         for key, counts in inference.features.items()
         if not counts.kinds
     )
-    hint, notes = find_hint(files)
+    hint, notes = _find_consistent_hint(files, schema, columns)
     if hint is None:
         return SchemaGuess(schema, tuple(notes), empty)
     if find_contradictions(schema, inference, hint):

@@ -24,7 +24,14 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import format_count
 from recordmill.records.inference.infer import FeatureCounts, Inference
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Feature, Schema
+from recordmill.schemas.feature import (
+    INT64_LIST,
+    ITEM_BYTES,
+    OPAQUE_BYTES,
+    Feature,
+    Schema,
+    format_classes,
+)
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.lengths import INFO_FILE
@@ -117,6 +124,35 @@ def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str,
             if feature.classes and path is not None:
                 paths_by_classes[feature.name].setdefault(feature.classes, path)
     return dict(paths_by_classes)
+
+
+def check_class_numbers(
+    schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
+) -> None:
+    """Raises DataError if records and the schema number their classes differently.
+
+    Args:
+        schema: The schema.
+        classes_by_feature: By feature: each list of class names that belongs to some of the
+            records, with the path of a file that contains it.
+    """
+    for feature in schema:
+        tables = classes_by_feature.get(feature.name, {}) if feature.kind == INT64_LIST else {}
+        expected_classes = feature.classes or max(tables, key=len, default=())
+        for names, path in tables.items():
+            # One list of classes may be the beginning of the other. Their numbers agree then.
+            if names[: len(expected_classes)] != expected_classes[: len(names)]:
+                other_source = (
+                    f"those of {tables[expected_classes]}"
+                    if expected_classes in tables
+                    else "the schema's"
+                )
+                raise DataError(
+                    f"{feature.name!r} has numbers of the classes {format_classes(names)}, and {other_source} are "
+                    f"{format_classes(expected_classes)}; records of TFRecord files are kept as they are, so read each of them to "
+                    "Parquet and build from that, where classes go by name",
+                    source=path,
+                )
 
 
 def _find_hint_path(folder: str) -> str | None:

@@ -30,7 +30,7 @@ from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord_compression
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
+from recordmill.schemas.feature import OPAQUE_BYTES, Schema, check_feature_count
 from recordmill.shards.catalog import (
     UNKNOWN_SPLIT,
     ShardFile,
@@ -41,7 +41,7 @@ from recordmill.shards.cutting import cut
 from recordmill.shards.lengths import compare_length, read_lengths
 from recordmill.shards.loading.decode import list_damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
-from recordmill.shards.loading.schema_hints import find_hinted_classes
+from recordmill.shards.loading.schema_hints import check_class_numbers, find_hinted_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece, iter_piece_reads
 from recordmill.sources.common.contract import (
@@ -54,7 +54,6 @@ from recordmill.sources.common.contract import (
     Unit,
 )
 from recordmill.sources.common.options import InputOptions
-from recordmill.sources.values.labels import format_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import (
@@ -364,7 +363,7 @@ def _resolve_schema(
     if common.droppable_features and inference is not None:
         # Only the records show which of the droppable features they have.
         common, absence_notes = common.drop_absent_features(
-            refine_inferred(shards, inference)[0].names, "the records"
+            inference.to_schema().names, "the records"
         )
     if common.schema is not None:
         schema, schema_notes = common.schema, ["schema as given", *absence_notes]
@@ -374,7 +373,7 @@ def _resolve_schema(
             for path in schema_paths
         ]
         if any(other_schema != schemas[0] for other_schema in schemas[1:]):
-            _check_class_numbers(schemas[0], classes)
+            check_class_numbers(schemas[0], classes)
             raise DataError(
                 "{schema_paths} and {next} differ; choose one: {schema}",
                 schema_paths=schema_paths[0],
@@ -393,7 +392,7 @@ def _resolve_schema(
         schema, hint_notes = refine_inferred(shards, inference)
         schema_notes = ["schema inferred from all records", *hint_notes]
         all_fit = not inference.other_records
-    _check_class_numbers(schema, classes)
+    check_class_numbers(schema, classes)
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(
@@ -403,33 +402,6 @@ def _resolve_schema(
             )
         schema = replace(schema, label=common.label)
     return schema, schema_notes, all_fit
-
-
-def _check_class_numbers(
-    schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
-) -> None:
-    """Raises DataError if records and the schema number their classes differently.
-
-    Args:
-        schema: The schema.
-        classes_by_feature: By feature: each list of class names that belongs to some of the
-            records, with the path of a file that contains it.
-    """
-    for feature in schema:
-        tables = classes_by_feature.get(feature.name, {}) if feature.kind == INT64_LIST else {}
-        expected_classes = feature.classes or max(tables, key=len, default=())
-        for names, path in tables.items():
-            # One list of classes may be the beginning of the other. Their numbers agree then.
-            if names[: len(expected_classes)] != expected_classes[: len(names)]:
-                other_source = (
-                    "the schema's" if feature.classes else f"those of {tables[expected_classes]}"
-                )
-                raise DataError(
-                    f"{feature.name!r} has numbers of the classes {format_classes(names)}, and {other_source} are "
-                    f"{format_classes(expected_classes)}; records of TFRecord files are kept as they are, so read each of them to "
-                    "Parquet and build from that, where classes go by name",
-                    source=path,
-                )
 
 
 def _find_schema_file(path: str) -> str | None:

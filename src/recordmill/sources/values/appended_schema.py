@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.labels import format_classes
+from recordmill.schemas.feature import Feature, Schema, format_classes
 from recordmill.sources.values.schema_unifier import is_number_dtype, join_dtypes, join_shapes
 
 # Kinds of input whose types are inferred from text: all whole numbers are int64, independent of

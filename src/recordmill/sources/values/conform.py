@@ -21,7 +21,7 @@ from recordmill.base.errors import DataError, Fault
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, class_names_in_metadata, to_arrow
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Feature, Schema, format_classes
 from recordmill.sources.common.contract import Chunk
 from recordmill.sources.values.casting import (
     EXAMPLE_LIMIT,
@@ -31,7 +31,7 @@ from recordmill.sources.values.casting import (
     to_plain_array,
 )
 from recordmill.sources.values.flatten import flatten, nest_tensors
-from recordmill.sources.values.labels import fit_values, format_classes
+from recordmill.sources.values.labels import fit_values
 
 MAX_VALUE_CHARS = 60  # longest quotation of a value in a message
 

@@ -33,7 +33,6 @@ from recordmill.sources.values.casting import (
 # identifier or a sentence.
 MAX_CLASSES = 1 << 16
 _TEXT_FEATURE, _INTEGER_FEATURE = Feature("", "string"), Feature("", "int64")
-_MAX_SHOWN_CLASSES = 20  # in a message
 
 
 class ClassNames:
@@ -106,17 +105,6 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     ('cat', 'dog')
     """
     return tuple(sorted(set(names), key=str.encode))
-
-
-def format_classes(classes: Sequence[str]) -> str:
-    """Returns the first classes, for a message.
-
-    >>> format_classes(["cat", "dog"])
-    "'cat', 'dog'"
-    """
-    return ", ".join(map(repr, classes[:_MAX_SHOWN_CLASSES])) + (
-        ", ..." if len(classes) > _MAX_SHOWN_CLASSES else ""
-    )
 
 
 def fit_values(

@@ -24,12 +24,11 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.schemas.arrow import class_names_in_metadata, from_arrow_field, label_in_metadata
-from recordmill.schemas.feature import DTYPES, Feature, Schema
+from recordmill.schemas.feature import DTYPES, Feature, Schema, format_classes
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.values.labels import (
     ClassNames,
     float_label_notes,
-    format_classes,
     has_text_classes,
     sort_classes,
     with_label,
