@@ -68,5 +68,11 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_error_without_a_line_of_the_file_names_the_file() -> None:
-    assert describe_user_error(ValueError("a\nb"), "/x/f.py") == "in f.py: ValueError: a"
+    assert describe_user_error(ValueError("a"), "/x/f.py") == "in f.py: ValueError: a"
     assert describe_user_error(ValueError(), "/x/f.py") == "in f.py: ValueError: "
+
+
+def test_lines_of_an_error_become_one_line_that_is_not_long() -> None:
+    error = ValueError("bad value:\n\n  second line\n")
+    assert describe_user_error(error, "/x/f.py") == "in f.py: ValueError: bad value: second line"
+    assert len(describe_user_error(ValueError("a\nb" * 10_000), "/x/f.py")) < 300

@@ -10,6 +10,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+# Maximum length of the text of an error.
+_MAX_ERROR_CHARS = 250
+
 
 class UserCodeError(Exception):
     """The user's function can't be loaded. The text is the reason."""
@@ -82,7 +85,7 @@ def find_function(module: Any, name: str, source: str) -> Callable[..., Any]:
 def describe_user_error(error: BaseException, path: str) -> str:
     """Returns an error message with the line of the user's file that failed.
 
-    The line is the innermost one of that file in the traceback.
+    The result is one line. The failed line is the innermost one of that file in the traceback.
 
     Args:
         error: The error.
@@ -96,8 +99,16 @@ def describe_user_error(error: BaseException, path: str) -> str:
         location = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
     else:
         location = f"in {os.path.basename(path)}"
-    message = str(error).strip().splitlines()
-    return f"{location}: {type(error).__name__}: {message[0] if message else ''}"
+    return f"{location}: {type(error).__name__}: {join_lines(str(error))[:_MAX_ERROR_CHARS]}"
+
+
+def join_lines(text: str) -> str:
+    r"""Returns the lines of a text as one line, without empty ones.
+
+    >>> join_lines("bad header:\n\n  byte 3 ")
+    'bad header: byte 3'
+    """
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _frames_of(error: BaseException, path: str) -> Sequence[traceback.FrameSummary]:

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
-from recordmill.base.user_code import UserCodeError, describe_user_error
+from recordmill.base.user_code import UserCodeError, describe_user_error, join_lines
 from recordmill.sources.arrow.memory import SegmentWriter
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.parser.function import ParserFunction
@@ -154,9 +154,10 @@ def _to_batches(result: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _describe_failure(error: BaseException, parser: ParserFunction) -> str:
-    """Returns the error with the line of the user's code."""
+    """Returns the error with the line of the user's code, as one line for a reject."""
     if isinstance(error, DataError):
-        return f"{error.place}: {error.reason}" if error.place else error.reason
+        place = f"{error.place}: " if error.place else ""
+        return f"{place}{join_lines(error.reason)}"[:_MAX_MESSAGE_CHARS]
     source = parser.source_file
     if not source:
         frames = traceback.extract_tb(error.__traceback__)
@@ -164,7 +165,10 @@ def _describe_failure(error: BaseException, parser: ParserFunction) -> str:
         own = (frame.filename for frame in frames if not frame.filename.startswith(_PACKAGE))
         source = next(own, "")
     described = describe_user_error(error, source)
-    return f"{os.path.basename(source)}, {described}" if source else described
+    location = f"{os.path.basename(source)}, " if source else ""
+    return f"{location}{described}"[:_MAX_MESSAGE_CHARS]
 
 
+# Maximum length of the message of a reject.
+_MAX_MESSAGE_CHARS = 300
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
