@@ -25,7 +25,8 @@ def open_run(
     """Creates the folder of a run, and closes it after the `with` block.
 
     If the block fails, everything that the run has written is removed. There are two exceptions:
-    the run has parsed files for the next build, or a job may still be writing.
+    the run folder stays if it has parsed files for the next build, and everything stays if a job
+    may still be writing.
 
     Args:
         out: The output folder.
@@ -73,6 +74,11 @@ def open_run(
     except BaseException:
         if uses_parser and run.committed_manifest() is None:
             keep_parsed_files(folder, run)
+            # Other programs may read the shards by a glob, so only the parsed files stay.
+            # A local build in a store has removed them, unless it is unknown whether it committed.
+            if run is folder or not is_local(runner):
+                with contextlib.suppress(OSError, DataError):
+                    run.discard()
         raise
     finally:
         folder.close()  # does nothing after `release`

@@ -295,6 +295,22 @@ def test_workers_parse_into_a_store(folder: Path, store: Store, out: str) -> Non
     assert len({key.split("/")[1] for key in last_keys if "/_run-" in key}) == 1
 
 
+def test_failed_commit_to_a_store_leaves_parsed_files_but_no_shards(
+    folder: Path, store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.shards.run.Run.may_commit", lambda *args: False)
+        with pytest.raises(EngineError, match="was discarded"):
+            recordmill.build("in", out, parser="my.py:fail", **ENGINE, **OPTIONS)
+    names = store.objects(out)
+    assert {name.split("/")[0][:5] for name in names} == {"_run-"}
+    assert len([name for name in names if re.search(f"/{PARSED_FOLDER}/.*json$", name)]) == 5
+    (folder / "log").unlink()
+    result = recordmill.build("in", out, parser="my.py:fail", **ENGINE, **OPTIONS)
+    assert parsed_files(folder) == ["2.dat"]
+    assert result.read == 21
+
+
 def test_objects_of_a_store_get_a_local_copy_that_is_removed(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,3 +123,13 @@ def test_data_folder_of_a_dead_run_is_removed_with_it(out: Path) -> None:
     folder.release()
     begin_publication(out, False).close()
     assert os.listdir(out) == []
+
+
+def test_data_folder_of_a_kept_run_is_removed_without_its_run_folder(out: Path) -> None:
+    folder = RunFolder.create(out)
+    folder.publish_data_folder()
+    assert remove_dead_runs(out, keep=lambda run: True) == []
+    assert (out / folder.data_name).exists()  # the run is alive
+    folder.release()
+    assert remove_dead_runs(out, keep=lambda run: True) == []
+    assert os.listdir(out) == [folder.path.name]

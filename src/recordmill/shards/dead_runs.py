@@ -129,7 +129,8 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
 
     Args:
         out: Output folder on a disk.
-        keep: Returns whether the folder of a dead run must be kept.
+        keep: Returns whether the folder of a dead run must be kept. Its data folder is removed
+            nevertheless.
 
     Returns:
         The names of the removed run folders.
@@ -138,23 +139,28 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
     if not folders:
         return []
     # A starting run holds the lock of the output folder until its run folder is locked.
-    with (
-        lock_folder(out),
-        claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock_folder(out))
+        kept = {path for path in folders if keep is not None and keep(path)}
+        # A kept run that has no data folder is not locked, because another run may take it over.
+        unwanted = [
+            path
+            for path in folders
+            if path not in kept or name_exists(out / data_folder_name(path.name))
+        ]
+        dead = stack.enter_context(claim_dead_runs(unwanted))
         committed = list_committed_folders(out) if dead else set()
         for run in dead:
+            name = data_folder_name(run.name)
             # If the data folder can't be removed, the run folder stays, so that a later run tries
             # again.
-            if data_folder_name(run.name) in committed or remove_data_folder(
-                out, data_folder_name(run.name)
-            ):
+            if (name in committed or remove_data_folder(out, name)) and run not in kept:
                 remove_run_folder(run)
         for path in folders:
             # a run that was killed during its start, or a removal, can leave an empty folder
             with contextlib.suppress(OSError):
                 remove_empty_folder(path)
-        return [run.name for run in dead]
+        return [run.name for run in dead if run not in kept]
 
 
 def data_folder_name(name: str) -> str:
