@@ -99,13 +99,15 @@ def plan_source(
         notes = (*notes, *known_inputs.notes)
     if known_schema is not None:
         return ParsedSource(known_schema, files)
-    results = (
-        parse_first_files(files, _PREVIEWED_FILES, settings.parser, folder, settings, progress)
-        if is_preview
-        else parse_files(files, settings.parser, folder, out, settings, progress)
-    )
+    reuse_notes: tuple[str, ...] = ()
+    if is_preview:
+        results = parse_first_files(
+            files, _PREVIEWED_FILES, settings.parser, folder, settings, progress
+        )
+    else:
+        results, reuse_notes = parse_files(files, settings.parser, folder, out, settings, progress)
     with closing(results):
-        return plan_parsed(files, results, notes, settings.parser, common)
+        return plan_parsed(files, results, (*notes, *reuse_notes), settings.parser, common)
 
 
 def _find_label_classes(settings: BuildOptions) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -72,7 +73,7 @@ def parse_files(
     out: str,
     settings: BuildOptions,
     progress: Progress,
-) -> ParsedResults:
+) -> tuple[ParsedResults, tuple[str, ...]]:
     """Parses files with the user's function.
 
     Files that a run of the same output has parsed before are not parsed again. On an engine, the
@@ -87,7 +88,8 @@ def parse_files(
         progress: Receives the counts.
 
     Returns:
-        A generator of the records or the reject of each file, in the order of the files.
+        (results, notes). The results are a generator of the records or the reject of each file, in
+        the order of the files. A note tells the user that results of an earlier run are used.
 
     Raises:
         UsageError: The function can't be sent to workers, or the workers can't see the files.
@@ -96,11 +98,44 @@ def parse_files(
     function = add_pickled_code(function)
     job_folder = _find_job_folder(folder, out, settings)
     parsed_folder = make_parsed_folder(job_folder)
-    take_over_parsed_files(job_folder, (parsed_name(file, function) for file in files))
+    names = (parsed_name(file, function) for file in files)
+    reused = take_over_parsed_files(job_folder, names)
+    notes = (_describe_reuse(reused, len(files), function, out, settings),) if reused else ()
     if is_local(settings.run.runner):
-        return parse_locally(files, function, parsed_folder, settings.threads, progress)
+        return parse_locally(files, function, parsed_folder, settings.threads, progress), notes
     _parse_on_workers(files, function, job_folder, settings, progress)
-    return _load_results(files, function, job_folder)
+    return _load_results(files, function, job_folder), notes
+
+
+def _describe_reuse(
+    count: int, total: int, function: ParserFunction, out: str, settings: BuildOptions
+) -> Message:
+    """Returns the note that the results of an earlier run are used.
+
+    Args:
+        count: The number of files whose results are used.
+        total: The number of all files.
+        function: The user's function.
+        out: The output folder.
+        settings: The checked options.
+    """
+    # A build that ends keeps no parsed files, so the next one parses all of them.
+    remedy = Message("build again with {overwrite}", overwrite=option("overwrite", True))
+    if settings.base is not None:
+        remedy = Message(
+            "run `recordmill restore {out} --generation {number}` and append again",
+            out=out,
+            number=settings.base.number,
+        )
+    return Message(
+        "files that an earlier run has parsed, and that were not parsed again: {count} of {total}; "
+        "the file of {function} has not changed since, but if a module that it imports has "
+        "changed, {remedy} to parse all files",
+        count=f"{count:,}",
+        total=f"{total:,}",
+        function=function.name,
+        remedy=remedy,
+    )
 
 
 def _find_job_folder(folder: RunFolder, out: str, settings: BuildOptions) -> JobFolder:

@@ -44,7 +44,7 @@ def has_parsed_files(run: str | Path) -> bool:
     return bool(_list_results(str(run)))
 
 
-def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
+def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> int:
     """Takes over parsed files of other runs, and removes dead runs.
 
     All runs have the same output. The other runs keep their files, so they need not be dead: an
@@ -53,6 +53,9 @@ def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
     Args:
         job_folder: The folders of this run. The folder for parsed files must exist.
         names: The `parsed_name` of each input file.
+
+    Returns:
+        The number of input files that need not be parsed.
     """
     own_folder = job_folder.run_path()
     runs = (
@@ -62,7 +65,7 @@ def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
     )
     found = {name: run for run in runs if run != own_folder for name in _list_results(run)}
 
-    def take_over(name: str) -> None:
+    def take_over(name: str) -> bool:
         source, target = join(found[name], PARSED_FOLDER), job_folder.run_path(PARSED_FOLDER)
         # If files are damaged, or the other run removes them now, the input file is parsed again.
         with contextlib.suppress(OSError, DataError):
@@ -70,16 +73,19 @@ def take_over_parsed_files(job_folder: JobFolder, names: Iterable[str]) -> None:
             # The JSON file says that the others are complete, so it comes last.
             for path in (*segments, join(source, name + RESULT_SUFFIX)):
                 add_name(path, join(target, os.path.basename(path)))
+            return True
+        return False
 
+    count = 0
     if found:
         wanted = (name for name in names if name in found)
-        for _ in thread_map(take_over, wanted, choose_concurrency(job_folder)):
-            pass
+        count = sum(thread_map(take_over, wanted, choose_concurrency(job_folder)))
     run = job_folder.open_run()
     if isinstance(run, StoreRun):
         run.remove_dead_runs()
     else:
         remove_dead_runs(Path(job_folder.out))
+    return count
 
 
 def list_parsed(job_folder: JobFolder) -> list[str]:
