@@ -97,7 +97,7 @@ class BuildRecords(Options, heading="records"):
         needs=(("append", True),),
     )
     if_changed: bool = declare(
-        "build only if the inputs (by name, size and time) or the options have changed since OUT was built",
+        "build only if the inputs (by name, size and time) or the options have changed since OUT was built; if they have, replace the data set, as with --overwrite",
         default=False,
         files_only=True,
         excludes=tuple((name, None) for name in _FILE_OPTIONS),

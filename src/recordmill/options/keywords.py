@@ -31,7 +31,7 @@ class BuildKeywords(TypedDict, total=False):
     new_classes: bool
     """new records may have new classes; they get the numbers after the others."""
     if_changed: bool
-    """build only if the inputs (by name, size and time) or the options have changed since OUT was built."""
+    """build only if the inputs (by name, size and time) or the options have changed since OUT was built; if they have, replace the data set, as with --overwrite."""
     keep_generations: int | None
     """generations of OUT that stay readable, this one included; later commits keep as many (default: as before; at first 2)."""
     schema: Schema | str | os.PathLike[str] | None
