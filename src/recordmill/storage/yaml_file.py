@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.storage.files import read_range
 
 _TAG = "tag:yaml.org,2002:"
@@ -41,12 +41,10 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
 
     Raises:
         UsageError: The file can't be read, or is not a mapping.
-        MissingExtraError: PyYAML is not installed.
     """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingExtraError(label, "tft", "yaml") from None
+    # Imported here, because few commands read YAML.
+    import yaml
+
     try:
         content = yaml.load(
             read_range(path, max_bytes=_MAX_BYTES).tobytes().decode(), _make_loader(yaml)
