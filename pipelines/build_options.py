@@ -141,7 +141,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         budget=RejectBudget.parse(records.max_rejects),
         threads=choose_build_threads(run.threads, run.memory),
         transform=parse_local_path(transform.transform)
-        if isinstance(transform.transform, str)
+        if isinstance(transform.transform, str | os.PathLike)
         else transform.transform,
         transform_from=None
         if transform.transform_from is None

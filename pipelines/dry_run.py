@@ -232,12 +232,11 @@ def _temporary_plan(
     with scratch_folder("plan-") as scratch:
         folder = RunFolder.create(scratch)
         try:
-            settings = make_options(scratch if out is None else out, **options)
-            if out is not None:
+            output = None if out is None else parse_output_path(out)
+            settings = make_options(scratch if output is None else output, **options)
+            if output is not None:
                 reads_files = to_paths(inputs) is not None
-                settings = inherit_options(
-                    parse_output_path(out), settings, reads_files=reads_files
-                )
+                settings = inherit_options(output, settings, reads_files=reads_files)
             yield make_plan(inputs, folder, scratch, 0, settings, Progress(), is_preview=True)
         finally:
             folder.close()

@@ -18,7 +18,7 @@ ROOMS: dict[str, str] = {
     "records": "",
     "records.images": "base",
     "sources": "base records.images",
-    "options": "base schemas sources",
+    "options": "base schemas sources storage",
     "records.protobuf": "base",
     "records.tfrecord": "base storage",
     "records.example": "base records.protobuf records.tfrecord schemas",

@@ -1,8 +1,10 @@
 """A declared option determines its flags, its keyword and its checks."""
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +29,7 @@ class Shards(Options, heading="shards", decides=True):
     compression: 'Literal["none", "gzip"]' = declare("codec", default="none", decides=False)
     weight: "float | None" = declare("weight", default=None, metavar="W", short="-w")
     untyped: "Any" = declare("any value", default=None)
+    folder: "str | os.PathLike[str] | None" = declare("a path", default=None)
     internal: int = 64
 
 
@@ -86,6 +89,14 @@ def test_objects_contain_parsed_defaults_and_are_frozen() -> None:
     with pytest.raises(TypeError, match="Shards has no option sise; did you mean size"):
         Shards(sise=3)  # type: ignore[call-arg]
     assert "weight=0.5" in repr(shards)
+
+
+def test_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for path in ("~/x", Path("~/x")):
+        assert OPTIONS["folder"].parse_value(path) == "/home/me/x"
+    assert OPTIONS["folder"].parse_value(Path("x")) == Path("x")
+    assert OPTIONS["names"].parse_value("~") == OPTIONS["untyped"].parse_value("~") == "~"
 
 
 def test_redeclared_option_differs_only_in_its_changes() -> None:

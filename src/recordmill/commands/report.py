@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from recordmill.base.arguments import suggest_keywords
@@ -86,10 +85,11 @@ def report(
 def run_report(args: argparse.Namespace) -> int:
     """Writes the report and prints the path of its file. Returns 0."""
     from recordmill.options.command_line import options_from_args
+    from recordmill.storage.files import parse_output_path
 
     options = options_from_args(args)
     report(args.inputs, quiet=args.quiet, **options)
-    print(os.fspath(options.get("out", _DEFAULT_NAME)))
+    print(parse_output_path(options.get("out", _DEFAULT_NAME)))
     return 0
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
@@ -148,13 +149,15 @@ class Option:
     def parse_value(self, value: Any) -> Any:
         """Converts a value that a user has set to the value for the code.
 
+        The value of an option that takes a path may begin with `~`, the home folder.
+
         Raises:
             UsageError: The value is not one of the choices, or the parser refuses it.
             WrongTypeError: The value is a dict instead of a list, or an array instead of one value.
         """
         if value is None and self.default is None:
             return None
-        value = self._without_arrays(value)
+        value = _expand_home(self._without_arrays(value), self.keyword_type)
         # A dict would be used as the list of its keys, and its values would be lost.
         takes_list = "Sequence" in self.keyword_type and "Mapping" not in self.keyword_type
         if takes_list and isinstance(value, Mapping):
@@ -302,6 +305,22 @@ class Options:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"
+
+
+def _expand_home(value: Any, keyword_type: str) -> Any:
+    """Returns a path with the home folder instead of `~`. Other values are unchanged.
+
+    Args:
+        value: Value of an option.
+        keyword_type: Type of the option. Only a type with `os.PathLike` takes paths.
+    """
+    is_path = "PathLike" in keyword_type and isinstance(value, str | os.PathLike)
+    if not is_path or not os.fspath(value).startswith("~"):
+        return value
+    # Imported here, because `--help` imports this module.
+    from recordmill.storage.files import expand_home
+
+    return expand_home(value)
 
 
 def _one_line(value: object) -> str:

@@ -40,6 +40,7 @@ from recordmill.storage.disk_files import (
 from recordmill.storage.mapped_files import release_all_pages
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
+    expand_home,
     is_remote,
     parse_input_path,
     parse_input_paths,
@@ -83,6 +84,7 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
     "check_uploaded",
     "create_file",
     "create_unnamed_file",
+    "expand_home",
     "is_remote",
     "list_objects",
     "map_open_file",

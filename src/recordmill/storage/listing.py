@@ -22,6 +22,7 @@ from recordmill.base.errors import UsageError
 from recordmill.storage import archives, walk
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import (
+    expand_home,
     is_remote,
     parse_input_path,
     read_blocks,
@@ -49,7 +50,7 @@ class InputRoot:
     """One of the inputs that the user has named.
 
     Attributes:
-        argument: The input as the user typed it.
+        argument: The input as the user typed it, with the home folder instead of `~`.
         path: The folder or archive. The names of the files in this input are relative to it.
         is_folder: Whether the input itself is a folder or an archive.
         archives: Names of the archives in a folder, glob or list. The names of their members begin
@@ -165,7 +166,7 @@ def list_inputs(
     explicit_paths, explicit_roots = set[str](), set[int]()
     # [INPUT]. The files of a list are in the order of its lines.
     files_by_root: list[list[walk.FileEntry]] = []
-    for ordinal, argument in enumerate(map(os.fspath, inputs)):
+    for ordinal, argument in enumerate(map(expand_home, inputs)):
         root, files, named_paths = _resolve(argument, follow_links, ignored)
         roots.append(root)
         files_by_root.append(files)

@@ -1,5 +1,6 @@
 """Paths of users become local paths or URIs, and errors show no secret."""
 
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import (
     Address,
+    expand_home,
     is_remote,
     parse_input_path,
     parse_input_paths,
@@ -120,6 +122,29 @@ def test_existing_local_name_is_not_a_uri(tmp_path: Path, monkeypatch: pytest.Mo
 def test_output_path_in_a_store_has_no_final_slash() -> None:
     assert parse_output_path("s3:/bucket/data//") == "s3://bucket/data"
     assert parse_output_path("data/") == "data/"
+
+
+def test_leading_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir(tmp_path)
+    for parse in (expand_home, parse_local_path, parse_input_path, parse_output_path):
+        assert parse("~/a/*.csv") == parse(Path("~/a/*.csv")) == "/home/me/a/*.csv"
+        assert parse("~") == "/home/me"
+        assert parse("~root/x") == f"{pwd.getpwnam('root').pw_dir}/x"
+        # Names of files that shells and editors write, and paths with `~` elsewhere.
+        for path in ("~$report.csv", "~no-such-user/x", "a/~/b", "a~", "./a"):
+            assert parse(path) == path
+
+
+def test_file_with_a_tilde_as_name_is_named_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("./~", "././~/x", ".//~root"):
+        expected = str(tmp_path / Path(path))
+        assert parse_local_path(path) == expected
+        # A second call, after pathlib, does not expand it.
+        assert parse_local_path(Path(parse_local_path(path))) == expected
 
 
 def test_inputs_are_one_path_or_a_list_of_paths() -> None:

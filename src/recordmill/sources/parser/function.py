@@ -106,8 +106,10 @@ def _parse_reference(value: str, name: str) -> ParserFunction:
         )
     if location.endswith(".py"):
         # imported here, because the command line imports this module for its help
+        from recordmill.storage.files import expand_home
         from recordmill.storage.folders import is_file, no_file_message
 
+        location = expand_home(location)
         if not is_file(location):
             raise UsageError(
                 "{option}: {path}: {reason}",

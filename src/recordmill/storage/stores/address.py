@@ -70,8 +70,20 @@ def is_remote(path: str) -> bool:
     return "://" in path and Address.parse(path) is not None
 
 
+def expand_home(path: str | os.PathLike[str]) -> str:
+    """Returns a path with a leading `~` or `~user` replaced by the home folder, as in a shell.
+
+    If there is no such user, the path is unchanged.
+    """
+    text = os.fsdecode(path)
+    # pathlib would shorten `./~` to `~`, and a second call would expand that.
+    if text.startswith("./") and os.path.normpath(text).startswith("~"):
+        return os.path.abspath(text)
+    return os.path.expanduser(text)
+
+
 def parse_local_path(path: str | os.PathLike[str]) -> str:
-    """Returns a local path as text.
+    """Returns a local path as text. A leading `~` is expanded, see `expand_home`.
 
     Each path from a user passes through this function or `parse_input_path` before anything is
     written.
@@ -134,7 +146,7 @@ def parse_input_paths(inputs: Any) -> list[str]:
 def parse_input_path(path: str | os.PathLike[str]) -> str:
     """Returns a local path, or the URI of an object that can be read.
 
-    URIs are normalized to `//` after the scheme.
+    URIs are normalized to `//` after the scheme. A leading `~` of a local path is expanded.
 
     Raises:
         UsageError: The path is empty, or the URI is not supported, incomplete, or may contain a
@@ -174,7 +186,7 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
 def parse_output_path(path: str | os.PathLike[str]) -> str:
     """Returns a local path, or the URI of a folder in a store.
 
-    The URI has no final slash.
+    The URI has no final slash. A leading `~` of a local path is expanded.
 
     Raises:
         UsageError: The URI names no folder in a bucket, or `parse_input_path` refuses the path.
@@ -210,7 +222,7 @@ def _redact(text: str) -> str:
 
 
 def _path_text(path: str | os.PathLike[str]) -> str:
-    text = os.fsdecode(path)
+    text = expand_home(path)
     if not text:
         raise UsageError(
             "a path is empty, perhaps because a variable is not set: name a file or a folder"
