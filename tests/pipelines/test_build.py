@@ -52,6 +52,17 @@ def test_build_contains_the_input_records(tmp_path: Path) -> None:
     assert recordmill.verify(result.out) == []
 
 
+def test_schema_in_the_output_folder_is_not_replaced(tmp_path: Path) -> None:
+    schema = tmp_path / "curated" / "schema.pbtxt"
+    schema.parent.mkdir()
+    schema.write_text('feature { name: "id" type: INT }')
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"is not empty \(schema.pbtxt\)"):
+            recordmill.build({"id": [1]}, schema.parent, schema=schema, overwrite=overwrite)
+    assert schema.read_text() == 'feature { name: "id" type: INT }'
+    assert os.listdir(schema.parent) == ["schema.pbtxt"]
+
+
 def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
     result = recordmill.build(table(50), tmp_path / "out", shuffle=False, num_shards=1)
     batch = recordmill.open(result.out).to_table().combine_chunks().to_batches()[0]

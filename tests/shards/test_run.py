@@ -21,6 +21,7 @@ from recordmill.base.errors import UsageError
 from recordmill.shards import dead_runs, run
 from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, remove_dead_runs
 from recordmill.shards.run import RunFolder, check_output_folder
+from recordmill.storage.walk import MANIFESTS_FOLDER
 
 
 def _full_disk(*args: object, **options: object) -> None:
@@ -141,6 +142,33 @@ def test_out_with_other_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="is a file"):
         RunFolder.create(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "manifest.json",
+        "schema.pbtxt",
+        "features.json",
+        "statistics.pb",
+        "dataset_info.json",
+        "croissant.json",
+        "label_map.pbtxt",
+        "animal.labels.txt",
+        "data-2024.csv",
+    ],
+)
+def test_out_with_a_file_named_like_ours_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=rf"is not empty \({name}\)"):
+            check_output_folder(tmp_path, overwrite=overwrite)
+
+
+def test_out_of_a_killed_first_build_is_accepted(tmp_path: Path) -> None:
+    for name in ("_run-0123456789ab", "data-0123456789ab", "rejects", MANIFESTS_FOLDER):
+        (tmp_path / name).mkdir()
+    assert check_output_folder(tmp_path, overwrite=False) == 0
 
 
 def test_signal_during_close_still_removes_the_run(

@@ -37,7 +37,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import delay_signals, run_both
 from recordmill.shards import dead_runs
-from recordmill.shards.derived_files import is_derived_name
+from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.manifest import Manifest, list_generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
 from recordmill.storage.folders import (
@@ -539,10 +539,14 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _may_be_in_output(name: str) -> bool:
-    """Returns whether a build accepts this name in its output folder."""
+    """Returns whether a build accepts this name in an output folder without a data set.
+
+    A build that is killed before its first commit leaves such names. Derived files are not among
+    them, because they are written after the manifest.
+    """
     return (
         name in (MANIFESTS_FOLDER, "rejects")
         or ignore_reason(name) == IGNORED_SYSTEM  # a mount point contains `lost+found`
-        or is_derived_name(name)
-        or name.startswith((RUN_PREFIX, DATA_PREFIX))
+        or name.startswith(RUN_PREFIX)
+        or is_data_folder(name)
     )
