@@ -2,6 +2,8 @@
 #include "frames.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace rm {
@@ -16,6 +18,37 @@ bool read_fully(int descriptor, int64_t start, int64_t size, uint8_t *out) {
     start += count, size -= count, out += count;
   }
   return true;
+}
+
+// Opens a regular file for reading. Does not wait for a pipe, and never reads a device. Returns -1 if that is impossible.
+int open_regular(const char *path) {
+  const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat state;
+  if (descriptor < 0 || (fstat(descriptor, &state) == 0 && S_ISREG(state.st_mode))) return descriptor;
+  close(descriptor);
+  return -1;
+}
+
+// Reads spans [i, count) of a file to their places. Returns the index of the first span that was not read.
+int64_t read_file_spans(int descriptor, int64_t i, int64_t count, IntSpan starts, IntSpan sizes, IntSpan targets,
+                        Span<uint8_t> out) {
+  // A call costs about as much as copying 4 KiB, so spans with smaller gaps are read together.
+  constexpr int64_t CHUNK_BYTES = 64 << 10, MAX_GAP_BYTES = 4 << 10;
+  uint8_t chunk[CHUNK_BYTES];
+  for (int64_t next; i < count; i = next) {
+    const int64_t start = starts[i];
+    int64_t end = start + sizes[i];
+    for (next = i + 1; next < count; next++) {
+      const int64_t next_end = max(end, starts[next] + sizes[next]);
+      if (starts[next] < start || starts[next] - end > MAX_GAP_BYTES || next_end - start > CHUNK_BYTES) break;
+      end = next_end;
+    }
+    const bool is_single = next == i + 1;
+    if (!read_fully(descriptor, start, end - start, is_single ? out.data + targets[i] : chunk)) return i;
+    for (int64_t row = i; row < next && !is_single; row++)
+      copy_short(out.data + targets[row], chunk + (starts[row] - start), sizes[row]);
+  }
+  return count;
 }
 
 // Continues a digest with a word. Each step is a bijection, so no change of a single word goes unnoticed.
@@ -134,26 +167,22 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids
   return count;
 }
 
-int64_t rm_read_spans(int64_t descriptor, IntSpan starts, IntSpan sizes, IntSpan targets, Span<uint8_t> out) {
-  // A call costs about as much as copying 4 KiB, so spans with smaller gaps are read together.
-  constexpr int64_t CHUNK_BYTES = 64 << 10, MAX_GAP_BYTES = 4 << 10;
-  const int64_t count = starts.size;
-  if (sizes.size != count || targets.size != count || descriptor != static_cast<int>(descriptor)) return BOUNDS;
+int64_t rm_read_spans(ByteSpan paths, IntSpan edges, IntSpan starts, IntSpan sizes, IntSpan targets, Span<uint8_t> out) {
+  const int64_t count = starts.size, files = edges.size - 1;
+  if (sizes.size != count || targets.size != count || files < 0 || edges[0] != 0 || edges[files] != count) return BOUNDS;
   for (int64_t i = 0; i < count; i++)
     if (starts[i] < 0 || sizes[i] > INT64_MAX - starts[i] || !out.holds(targets[i], sizes[i])) return BOUNDS;
-  uint8_t chunk[CHUNK_BYTES];
-  for (int64_t i = 0, next; i < count; i = next) {
-    const int64_t start = starts[i];
-    int64_t end = start + sizes[i];
-    for (next = i + 1; next < count; next++) {
-      const int64_t next_end = max(end, starts[next] + sizes[next]);
-      if (starts[next] < start || starts[next] - end > MAX_GAP_BYTES || next_end - start > CHUNK_BYTES) break;
-      end = next_end;
-    }
-    const bool is_single = next == i + 1;
-    if (!read_fully(static_cast<int>(descriptor), start, end - start, is_single ? out.data + targets[i] : chunk)) return i;
-    for (int64_t row = i; row < next && !is_single; row++)
-      copy_short(out.data + targets[row], chunk + (starts[row] - start), sizes[row]);
+  const uint8_t *path = paths.data;
+  for (int64_t file = 0; file < files; file++) {
+    const int64_t begin = edges[file], end = edges[file + 1];
+    const void *const terminator = path ? memchr(path, 0, static_cast<size_t>(paths.end() - path)) : nullptr;
+    if (begin > end || end > count || !terminator) return BOUNDS;
+    const int descriptor = open_regular(reinterpret_cast<const char *>(path));
+    if (descriptor < 0) return begin;
+    const int64_t position = read_file_spans(descriptor, begin, end, starts, sizes, targets, out);
+    close(descriptor);
+    if (position < end) return position;
+    path = static_cast<const uint8_t *>(terminator) + 1;
   }
   return count;
 }

@@ -102,12 +102,13 @@ int64_t rm_next_frame(ByteSpan data, int64_t position, int64_t max_record_bytes,
 int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids, IntSpan starts, IntSpan sizes,
                       IntSpan targets, Span<uint8_t> out);
 
-// Reads spans of a file to their places in `out`: file[starts[i] : starts[i] + sizes[i]] to out[targets[i] :]. Spans that
+// Reads spans of files to their places in `out`: file[starts[i] : starts[i] + sizes[i]] to out[targets[i] :]. Spans that
 // are close to each other, and in ascending order, are read together. Returns the number of spans read, which is less
-// than n if the file ends before a span or can't be read.
-//   descriptor: an open file.
+// than n if a file ends before a span, can't be read, or is not a regular file.
+//   paths: the path of each file, with a 0 after it.
+//   edges [files + 1]: file f has spans [edges[f], edges[f + 1]).
 //   starts, sizes, targets [n].
-int64_t rm_read_spans(int64_t descriptor, IntSpan starts, IntSpan sizes, IntSpan targets, Span<uint8_t> out);
+int64_t rm_read_spans(ByteSpan paths, IntSpan edges, IntSpan starts, IntSpan sizes, IntSpan targets, Span<uint8_t> out);
 
 // ---- order.cpp: hashes, permutations, packing
 

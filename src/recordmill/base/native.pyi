@@ -467,7 +467,8 @@ def copy_spans(
     out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def read_spans(
-    descriptor: int,
+    paths: npt.NDArray[np.uint8 | np.bool_] | None,
+    edges: npt.NDArray[np.int64] | None,
     starts: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     targets: npt.NDArray[np.int64] | None,

@@ -16,7 +16,7 @@ from recordmill.base.buffers import Bytes, Int64s, to_offsets
 from recordmill.base.threads import ForkSafeLock
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.shards.index import INDEX_DTYPE, MAX_INDEX_HEADER_BYTES
-from recordmill.shards.manifest import explain_missing
+from recordmill.shards.manifest import make_missing_file_error
 from recordmill.shards.tfrecord_file import IndexedShard, TFRecordFile
 from recordmill.storage.files import read_spans
 from recordmill.storage.mapped_files import MappedFiles
@@ -118,14 +118,16 @@ class JoinedShards:
             DataError: A shard has become shorter.
         """
         sizes = lengths + FRAME_OVERHEAD_BYTES
-        if not use_mapping:
+        if len(offsets) and not use_mapping:
             edges = np.append(np.searchsorted(offsets, self._content_begins), len(offsets))
-            for ordinal in np.flatnonzero(np.diff(edges)).tolist():
-                rows = slice(edges[ordinal], edges[ordinal + 1])
-                starts = offsets[rows] - self._content_begins[ordinal]
-                path = self._shards[ordinal].file.path
-                with explain_missing(path):
-                    read_spans(path, starts, sizes[rows], out, targets[rows])
+            counts = np.diff(edges)
+            used = np.flatnonzero(counts)
+            starts = offsets - np.repeat(self._content_begins, counts)
+            paths = [self._shards[ordinal].file.path for ordinal in used.tolist()]
+            try:
+                read_spans(paths, np.append(0, edges[used + 1]), starts, sizes, out, targets)
+            except FileNotFoundError as error:
+                raise make_missing_file_error(error.filename) from None
             return
         num_copied = native.copy_spans([self._mapped.data], None, offsets, sizes, targets, out)
         assert num_copied == len(offsets)

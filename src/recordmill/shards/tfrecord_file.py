@@ -168,7 +168,8 @@ class TFRecordFile(ABC):
         else:
             check_range(self.file, int(offsets.min()), int((offsets + sizes).max()), 0)
             with explain_missing(path):
-                read_spans(path, offsets, sizes, out, targets)
+                edges = np.array([0, len(offsets)])
+                read_spans([path], edges, offsets, sizes, out, targets)
         self.file.check_unchanged()
 
     def _copy(

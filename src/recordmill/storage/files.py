@@ -313,20 +313,28 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     find_storage(path).read_ranges(path, ranges)
 
 
-def read_spans(path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s) -> None:
-    """Reads many small ranges of a file into one array.
+def read_spans(
+    paths: Sequence[str],
+    edges: Int64s,
+    starts: Int64s,
+    sizes: Int64s,
+    out: Bytes,
+    targets: Int64s,
+) -> None:
+    """Reads many small ranges of files to their places in an array.
 
     Args:
-        path: The file to read.
+        paths: The files to read, all of one storage.
+        edges: int64 [files + 1]. File f has the spans [edges[f], edges[f + 1]).
         starts: int64 [spans]. Offsets in the file, in ascending order. They may repeat.
         sizes: int64 [spans]. The size of each span in bytes.
         out: The array.
         targets: int64 [spans]. The offset in `out` of each span.
 
     Raises:
-        DataError: The file ends inside a span.
+        DataError: A file ends inside a span.
     """
-    find_storage(path).read_spans(path, starts, sizes, out, targets)
+    find_storage(paths[0]).read_spans(paths, edges, starts, sizes, out, targets)
 
 
 def read_blocks(

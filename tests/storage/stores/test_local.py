@@ -25,6 +25,7 @@ from recordmill.storage.stores.local import (
 )
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8)
+SEEDS = st.integers(0, 100)
 # Spans that are next to each other, repeat, overlap, are far apart, and are larger than a chunk.
 SPANS = st.lists(
     st.tuples(st.integers(0, 150_000), st.sampled_from([0, 1, 300, 5_000, 70_000])), max_size=40
@@ -92,54 +93,84 @@ def test_storage_maps_and_lists_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("local") / "f"
-    file.write_bytes(CONTENT.tobytes())
-    return str(file)
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Returns three files with the same content."""
+    folder = tmp_path_factory.mktemp("local")
+    for number in range(3):
+        (folder / f"ä {number}").write_bytes(CONTENT.tobytes())
+    return [str(folder / f"ä {number}") for number in range(3)]
 
 
-@given(spans=SPANS, seed=st.integers(0, 100), is_sorted=st.booleans())
-def test_spans_are_read_to_their_places(
-    path: str, spans: list[tuple[int, int]], seed: int, is_sorted: bool
+@given(spans=st.lists(SPANS, min_size=1, max_size=3), seed=SEEDS, is_sorted=st.booleans())
+def test_spans_of_files_are_read_to_their_places(
+    paths: list[str], spans: list[list[tuple[int, int]]], seed: int, is_sorted: bool
 ) -> None:
-    spans = sorted(spans) if is_sorted else spans
-    starts, sizes = (np.array([span[i] for span in spans], np.int64) for i in (0, 1))
-    order = np.random.default_rng(seed).permutation(len(spans))
-    targets = np.zeros(len(spans), np.int64)
+    rows = [
+        row for file_spans in spans for row in (sorted(file_spans) if is_sorted else file_spans)
+    ]
+    starts, sizes = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+    order = np.random.default_rng(seed).permutation(len(rows))
+    targets = np.zeros(len(rows), np.int64)
     targets[order] = np.cumsum(sizes[order]) - sizes[order]
     out = np.zeros(int(sizes.sum()), np.uint8)
-    LocalStorage().read_spans(path, starts, sizes, out, targets)
+    edges = np.cumsum([0, *map(len, spans)])
+    LocalStorage().read_spans(paths[: len(spans)], edges, starts, sizes, out, targets)
     for start, size, target in zip(starts, sizes, targets, strict=True):
         assert (out[target : target + size] == CONTENT[start : start + size]).all()
 
 
 @pytest.mark.parametrize("starts", [[0, 100, 299_990], [299_900, 299_990], [299_990], [400_000]])
-def test_span_beyond_the_end_is_an_error_with_its_byte(path: str, starts: list[int]) -> None:
-    sizes = np.full(len(starts), 20)
+def test_span_beyond_the_end_is_an_error_with_its_file_and_byte(
+    paths: list[str], starts: list[int]
+) -> None:
+    sizes = np.full(len(starts) + 2, 20)
     end = max(300_000, starts[-1])
-    with pytest.raises(DataError, match=f"ends at byte {end}, where {starts[-1] + 20} are needed"):
+    edges = np.array([0, 1, len(starts) + 1, len(starts) + 2])
+    message = f"{paths[1]}: ends at byte {end}, where {starts[-1] + 20} are needed"
+    with pytest.raises(DataError, match=message):
         LocalStorage().read_spans(
-            path, np.array(starts), sizes, np.empty(20, np.uint8), np.zeros(len(starts), np.int64)
+            paths, edges, np.array([5, *starts, 5]), sizes, np.empty(20, np.uint8), 0 * sizes
         )
 
 
-def test_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
-    ones = np.ones(1, np.int64)
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        LocalStorage().read_spans(str(tmp_path), ones, ones, np.empty(2, np.uint8), ones)
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    try:
-        assert native.read_spans(descriptor, ones, ones, ones, np.empty(2, np.uint8)) == 0
-    finally:
-        os.close(descriptor)
+@pytest.mark.parametrize(
+    ("kind", "error"), [("folder", IsADirectoryError), ("missing", FileNotFoundError)]
+)
+def test_file_that_cannot_be_read_is_an_error_with_its_name(
+    tmp_path: Path, paths: list[str], kind: str, error: type[OSError]
+) -> None:
+    bad = tmp_path / "bad"
+    if kind == "folder":
+        bad.mkdir()
+    ones = np.ones(3, np.int64)
+    with pytest.raises(error) as caught:
+        LocalStorage().read_spans(
+            [paths[0], str(bad), paths[1]], np.arange(4), ones, ones, np.empty(2, np.uint8), ones
+        )
+    assert caught.value.filename == str(bad)
 
 
 @pytest.mark.parametrize(
-    ("start", "size", "target"), [(-1, 1, 0), (0, -1, 0), (0, 3, 0), (0, 1, 2), (2**62, 2**62, 0)]
+    ("edges", "starts", "sizes", "targets"),
+    [
+        ([0, 1], [-1], [1], [0]),
+        ([0, 1], [0], [-1], [0]),
+        ([0, 1], [0], [3], [0]),
+        ([0, 1], [0], [1], [2]),
+        ([0, 1], [2**62], [2**62], [0]),
+        ([0, 1, 1], [0], [1], [0]),  # there is one path
+        ([0, 2, 1], [0], [1], [0]),
+        ([1, 1], [0], [1], [0]),
+        ([0, 0], [0], [1], [0]),
+        ([], [0], [1], [0]),
+    ],
 )
-def test_spans_outside_of_the_array_are_refused(
-    path: str, start: int, size: int, target: int
+def test_spans_outside_of_the_arrays_are_refused(
+    paths: list[str], edges: list[int], starts: list[int], sizes: list[int], targets: list[int]
 ) -> None:
-    arrays = [np.array([number]) for number in (start, size, target)]
-    with open(path, "rb") as file, pytest.raises(IndexError):
-        native.read_spans(file.fileno(), *arrays, np.empty(2, np.uint8))
+    path = np.frombuffer(paths[0].encode() + b"\0", np.uint8)
+    arrays = [np.array(numbers, np.int64) for numbers in (edges, starts, sizes, targets)]
+    with pytest.raises(IndexError):
+        native.read_spans(path, *arrays, np.empty(2, np.uint8))
+    with pytest.raises(IndexError):
+        native.read_spans(path[:-1], *arrays, np.empty(2, np.uint8))

@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -136,17 +137,22 @@ class LocalStorage(FileStorage):
             return map_open_file(file)
 
     def read_spans(
-        self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
+        self,
+        paths: Sequence[str],
+        edges: Int64s,
+        starts: Int64s,
+        sizes: Int64s,
+        out: Bytes,
+        targets: Int64s,
     ) -> None:
-        descriptor = open_regular(path)
-        try:
-            num_read = native.read_spans(descriptor, starts, sizes, targets, out)
-        finally:
-            os.close(descriptor)
+        encoded_paths = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        num_read = native.read_spans(
+            np.frombuffer(encoded_paths, np.uint8), edges, starts, sizes, targets, out
+        )
         if num_read < len(starts):
-            # Repeating the read in Python raises the error with its reason.
-            remaining = slice(num_read, None)
-            super().read_spans(path, starts[remaining], sizes[remaining], out, targets[remaining])
+            # The slow way raises the error with its reason.
+            file = int(np.searchsorted(edges, num_read, "right")) - 1
+            super().read_spans(paths[file:], edges[file:], starts, sizes, out, targets)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

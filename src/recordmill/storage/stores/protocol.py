@@ -200,24 +200,34 @@ class FileStorage(ABC):
                     )
 
     def read_spans(
-        self, path: str, starts: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
+        self,
+        paths: Sequence[str],
+        edges: Int64s,
+        starts: Int64s,
+        sizes: Int64s,
+        out: Bytes,
+        targets: Int64s,
     ) -> None:
-        """Reads many small ranges of a file into one array.
+        """Reads many small ranges of files to their places in an array.
 
         Args:
-            path: The file to read.
+            paths: The files to read.
+            edges: int64 [files + 1]. File f has the spans [edges[f], edges[f + 1]).
             starts: int64 [spans]. Offsets in the file, in ascending order. They may repeat.
             sizes: int64 [spans]. The size of each span in bytes.
             out: The array.
             targets: int64 [spans]. The offset in `out` of each span.
 
         Raises:
-            DataError: The file ends inside a span.
+            DataError: A file ends inside a span.
         """
-        spans = zip(starts.tolist(), sizes.tolist(), targets.tolist(), strict=True)
-        self.read_ranges(
-            path, [(start, out[target : target + size]) for start, size, target in spans]
-        )
+        for path, rows in zip(paths, map(slice, edges.tolist(), edges[1:].tolist()), strict=True):
+            spans = zip(
+                starts[rows].tolist(), sizes[rows].tolist(), targets[rows].tolist(), strict=True
+            )
+            self.read_ranges(
+                path, [(start, out[target : target + size]) for start, size, target in spans]
+            )
 
     def start_reading(self, path: str, start: int, stop: int) -> Callable[[], Bytes] | None:
         """Requests bytes [start, stop) of a file from a store.
