@@ -111,7 +111,12 @@ def plan_source(
 
 
 def _find_label_classes(settings: BuildOptions) -> tuple[str, ...]:
-    """Returns the classes of the label in the data set that the records are appended to."""
+    """Returns the classes of the label of an append.
+
+    Returns:
+        The classes in the data set that the records are appended to. () for other builds, and for a
+        label without classes.
+    """
     label = settings.records.label
     if settings.base is None or label is None:
         return ()

@@ -110,10 +110,10 @@ def parse_files(
 def _describe_reuse(
     count: int, total: int, function: ParserFunction, out: str, settings: BuildOptions
 ) -> Message:
-    """Returns the note that the results of an earlier run are used.
+    """Returns a note about the files that an earlier run has parsed.
 
     Args:
-        count: The number of files whose results are used.
+        count: The number of files that are not parsed again.
         total: The number of all files.
         function: The user's function.
         out: The output folder.

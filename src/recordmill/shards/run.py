@@ -539,7 +539,7 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _may_be_in_output(name: str) -> bool:
-    """Returns whether a build accepts this name in an output folder without a data set.
+    """Returns whether a name may be in OUT before its first data set.
 
     A build that is killed before its first commit leaves such names. Derived files are not among
     them, because they are written after the manifest.

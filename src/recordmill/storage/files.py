@@ -461,8 +461,9 @@ MAPPED_FILES = LruLimit(limit_descriptors(_MIN_MAPPED_FILES, _MAX_MAPPED_FILES))
 def release_mapped_pages() -> None:
     """Reduces the memory of this process by the pages of mapped files.
 
-    The pages stay in the page cache, so a later access finds them again. Without this call, all
-    mapped data that was ever read counts as memory of the process.
+    Indexes of shards and members of archives are mapped, for example. The pages stay in the page
+    cache, so a later access finds them again. Without this call, all mapped data that was ever read
+    counts as memory of the process.
     """
     if hasattr(mmap, "MADV_DONTNEED"):  # not on all systems
         for mapped in MAPPED_FILES.values():

@@ -1,4 +1,4 @@
-"""Reading and decoding of the records of a schedule, on threads ahead of the consumer.
+"""Reading and decoding of the records of a schedule, ahead of the consumer.
 
 A thread takes a range of steps at a time. It looks up the offsets of all records in the range,
 copies their frames out of the files, checks the CRCs, and decodes them together. So thousands of

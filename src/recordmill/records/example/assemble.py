@@ -50,7 +50,7 @@ RowSplits = Int64s | int
 
 
 def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
-    """Returns the CellMode, by which the first pass reads an entry or a step.
+    """Returns the CellMode that the first pass uses for an entry or a step.
 
     Args:
         kind: The kind of the list in the entry or step.

@@ -163,7 +163,11 @@ def refine_inferred(
 def _find_consistent_hint(
     files: Sequence[ShardFile], schema: Schema, columns: Collection[str] | None
 ) -> tuple[Hint | None, list[str]]:
-    """Returns the result of `find_hint` for files whose classes have the same numbers."""
+    """Returns the result of `find_hint`, and checks the class numbers of the files.
+
+    Raises:
+        DataError: Files have numbers of different classes.
+    """
     hint, notes = find_hint(files)
     # Without notes there are no schema files, so no classes can differ.
     if hint is None and notes:
